@@ -54,7 +54,7 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
     """Train the folds' models, or judge them, and keep what that gives for a secure sum."""
     watch = Stopwatch()
     order = PilotSumOrder.decode(message.content)
-    scale = secagg.begin(order, site, context)
+    begun = secagg.begin(order, site, context)
     received = _received(message, site, order)
     pairs = PilotPairs(_candidates(order))
     if order.step == "weights" and len(order.spreads) != len(pairs.all):
@@ -69,12 +69,10 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
             return *_trained(folds, received), weight
         return {}, _numbers(folds, received, order, pairs), weight
 
-    vector = secagg.summand(scale, sent, numbers, site.name, worked_out)
+    vector = secagg.summand(begun.scale, sent, numbers, site.name, worked_out)
     # A step sums something else of the models, with weights of its own: it has its own cohort.
     known = {**messages.together(received), f"step {order.step}": np.empty(0)}
-    told = PilotSumOrder(**{**vars(order), "weight": weight})
-    report = secagg.advertised(told, site, context, known, vector, watch.seconds)
-    return messages.reply(message, report)
+    return secagg.dealt(message, begun, site, context, known, vector, weight, watch.seconds)
 
 
 @answers(PILOT_TELL)

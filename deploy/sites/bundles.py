@@ -95,7 +95,8 @@ class Bundle:
             app, version = get_fab_metadata(content)
         except (ValueError, KeyError, zipfile.BadZipFile, OSError, RuntimeError) as error:
             raise ConfigError(
-                f"{source}: is no bundle of a Flower app that could be approved: {error}"
+                f"{source}: is no bundle of a Flower app that could be approved: "
+                + escaped(str(error)).replace("\n", " ")
             ) from None
         return cls(content, _in_ascii(app), _in_ascii(version), files)
 
@@ -110,7 +111,7 @@ class Bundle:
         return f"{self.app} {self.version}, {len(self.content):,} bytes, sha256 {self.digest}"
 
     def listing(self) -> list[str]:
-        """Return a line for each file: its bytes, and what in it a reader may not see for what it is.
+        """Return a line for each file: its bytes, and what a reader may not see for what it is.
 
         A terminal's escapes and marks that turn the direction of writing can hide code from whoever
         reads it before approving; letters of other scripts can look like those of a name.

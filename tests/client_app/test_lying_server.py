@@ -48,7 +48,7 @@ RUNS = {
     **{
         kind: {"secagg": True}
         for kind in (
-            *(secagg.SECAGG_TRAIN, secagg.SECAGG_SHARE, secagg.SECAGG_MASK),
+            *(secagg.SECAGG_KEYS, secagg.SECAGG_TRAIN, secagg.SECAGG_MASK),
             *(secagg.SECAGG_AGREE, secagg.SECAGG_UNMASK),
         )
     },
@@ -60,6 +60,9 @@ RUNS = {
 }
 """A run that calls for each kind; the others are in every run."""
 
+UNTIL_USED = {secagg.SECAGG_KEYS}
+"""Kinds that give the same until a sum begins with it."""
+BEGIN_SUMS = {secagg.SECAGG_TRAIN, secagg.PILOT_SUM, secagg.HIDDEN_SUMS}
 OF_THE_SITE = {messages.INTRODUCE, messages.LABEL_HISTOGRAM, messages.CLASS_BASES}
 """Kinds that bring no model: whoever asks again gets the same."""
 PER_ATTEMPT = {
@@ -73,7 +76,7 @@ ONCE_A_RUN = {
 }
 FITS = {ROW_SUMS, secagg.HIDDEN_SUMS, pilot.PILOT_SUMS}
 LATER = {  # steps that no answer comes to out of their turn, or to what others did not sign
-    *(secagg.SECAGG_SHARE, secagg.SECAGG_MASK, secagg.SECAGG_AGREE, secagg.SECAGG_UNMASK),
+    *(secagg.SECAGG_MASK, secagg.SECAGG_AGREE, secagg.SECAGG_UNMASK),
     *(two_party.TWO_PARTY_OPEN, two_party.TWO_PARTY_SHARE, two_party.TWO_PARTY_COST),
 }
 ATTEMPTS = (1, 3, 4)
@@ -126,6 +129,8 @@ def all_tries(asked, kind):
         for attempt in ATTEMPTS:
             for made in range(2 + (kind in PER_ATTEMPT)):
                 order = order_of(kind, server_round, attempt, made)
+                if kind in BEGIN_SUMS:
+                    order = asked.in_a_circle(order)
                 reply = asked.ask(kind, order, model_of(asked, kind, made), nothing=order is None)
                 if not reply.has_error():
                     answers.append(reply.content)
@@ -152,11 +157,12 @@ def test_a_lying_server_reads_no_more_of_any_kind_than_the_table_says(tmp_path, 
     reached = [each for each in ROUNDS if each <= rounds]
     if kind in LATER:
         assert not answers
-    elif kind in OF_THE_SITE or kind in ONCE_A_RUN or kind in FITS - {secagg.HIDDEN_SUMS}:
+    elif kind in UNTIL_USED | OF_THE_SITE | ONCE_A_RUN | (FITS - {secagg.HIDDEN_SUMS}):
         assert len(distinct) == 1
     elif kind == secagg.HIDDEN_SUMS:
         assert 1 <= len(answers) <= len(ROUNDS) * len(ATTEMPTS)
-        reply = asked.ask(kind, order_of(kind, 30, 1, 1), model_of(asked, kind, 1))
+        order = asked.in_a_circle(order_of(kind, 30, 1, 1))
+        reply = asked.ask(kind, order, model_of(asked, kind, 1))
         assert "a site answers each step of a fit once" in reply.error.reason
     else:
         tries = sum(attempt <= 3 for attempt in ATTEMPTS)
@@ -171,7 +177,9 @@ def test_a_sum_of_a_pilot_is_answered_at_its_steps_own_two_attempts(tmp_path):
     released = ",".join(each.name for each in KINDS[kind].releases if not each.always)
     asked = Asked(tmp_path, BASE | RUNS[kind], **({"releases": released} if released else {}))
     replies = {
-        attempt: asked.ask(kind, order_of(kind, 1, attempt, 0), model_of(asked, kind, 0))
+        attempt: asked.ask(
+            kind, asked.in_a_circle(order_of(kind, 1, attempt, 0)), model_of(asked, kind, 0)
+        )
         for attempt in range(1, 8)
     }
     assert [attempt for attempt, reply in replies.items() if not reply.has_error()] == [3, 4]

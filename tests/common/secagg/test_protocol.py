@@ -38,7 +38,8 @@ class Sum:
         self.names = [f"site-{i:03d}" for i in range(members)]
         self.keys = {name: Keys.generate() for name in self.names}
         self.signed = {
-            name: keys.signed(Identity.generate(), name, NOW) for name, keys in self.keys.items()
+            name: keys.signed(Identity.generate(), name, NOW.run)
+            for name, keys in self.keys.items()
         }
         self.degree = wiring(members).degree if degree is None else degree
         self.threshold = threshold or wiring(members).threshold
@@ -465,7 +466,7 @@ def test_too_few_disclosures_recover_nothing(four):
 def test_survivors_that_fall_apart_are_not_unmasked():
     names = [f"s{i:02d}" for i in range(12)]
     links = neighbours_of(names, 4, shuffle=lambda circle: None)
-    signed = {n: Keys.generate().signed(Identity.generate(), n, NOW) for n in names}
+    signed = {n: Keys.generate().signed(Identity.generate(), n, NOW.run) for n in names}
     relay = Relay(NOW, signed, links, threshold=3)
     everybody = frozenset(names)
     with pytest.raises(SecaggError, match="seen apart"):

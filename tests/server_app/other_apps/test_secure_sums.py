@@ -74,8 +74,8 @@ def test_the_server_sees_masked_vectors_alone_and_the_strategy_one_reply():
         [
             "None",
             "query.introduce",
+            "query.sum_keys",
             "train.for_sum",
-            "query.share",
             "query.mask",
             "query.agree",
             "query.unmask",
