@@ -140,9 +140,13 @@ class Play:
                 [one.signature for one in signed],
                 *(len(self.names), WEIGHT, WEIGHT, 0, 0, 0),
             )
-            dealt = self.dealt[name]
-            answer = SecaggDealt(*self._offered(name), list(dealt), list(dealt.values()), 1.0)
-            self._count("train", messages.content(asked, model), messages.content(answer))
+            shares = list(self.dealt[name]), list(self.dealt[name].values())
+            answer = SecaggDealt(*self._offered(name), *shares, 1.0)
+            if self.asked_for_keys:
+                before = SealedShares(name, *WHO, *shares)
+                self._count("train", messages.content(asked, model), messages.content(before))
+            else:
+                self._count("train", messages.content(asked, model), messages.content(answer))
 
     def _circle(self, name: str) -> Circle:
         peers = {peer: self.signed[peer] for peer in sorted(self.relay.links[name])}

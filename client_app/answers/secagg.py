@@ -211,7 +211,9 @@ def begin(order: SecaggOrder, site: Participant, context: Context) -> Begun:
     del context.state[_OFFERED]
     own = {name: offered[name] for name in ("identity_key", "signature", "sealing", "masking")}
     secrets = _Secrets(order.members, "", order.weight, seed=os.urandom(SEED_BYTES), **own)  # type: ignore[arg-type]  # as _offered wrote them
-    return Begun(scale, order, secrets, _member(order.circle, secrets, site, context))
+    member = _member(order.circle, secrets, site, context)
+    _check_keys(member, context)
+    return Begun(scale, order, secrets, member)
 
 
 def _offered(site: Participant, context: Context) -> SignedKeys:
@@ -442,7 +444,7 @@ def _step(site: Participant, context: Context, order: Order | SealedShares, step
 
 
 def _member(order: SecaggCircle, known: _Secrets, site: Participant, context: Context) -> Member:
-    """Return this site as a member of the circle that it is told of, whose keys it checks."""
+    """Return this site as a member of the circle that it is told of."""
     if len(order.sites) > known.members:
         raise SecaggError(f"a circle of {len(order.sites)} sites, {known.members} were asked")
     private = known.keys
@@ -455,13 +457,17 @@ def _member(order: SecaggCircle, known: _Secrets, site: Participant, context: Co
     mine = SignedKeys(site.name, known.identity_key, public, known.signature)
     if told.pop(site.name, None) != mine:
         raise TrustError("the circle does not hold the keys that this site advertised")
-    pins, offered = trusted_by(context), keys_of(context.run_id)
-    for name, signed in told.items():
-        pins.check(signed, name, offered)
     positions = dict(zip(order.sites, order.positions, strict=True))
     threshold = wiring(known.members).threshold
     occasion = _occasion(context, order)
     return Member(private, known.seed, Circle(occasion, mine, told, positions, threshold))
+
+
+def _check_keys(member: Member, context: Context) -> None:
+    """Raise :class:`TrustError` for keys in a circle that are not those of the site they are of."""
+    pins, offered = trusted_by(context), keys_of(context.run_id)
+    for name, signed in member.circle.peers.items():
+        pins.check(signed, name, offered)
 
 
 def _fresh(order: Order, settings: Training) -> Order:

@@ -256,6 +256,7 @@ def _is_foreign(character: str) -> bool:
     return (
         character.isalpha()
         and not character.isascii()
+        and not _is_hidden(character)
         and not unicodedata.name(character, "").startswith("LATIN ")
     )
 

@@ -18,6 +18,7 @@ from common.secagg.protocol import (
     Member,
     Relay,
     disclose,
+    keys_of,
     occasion_of,
 )
 from common.secagg.vectors import Layout, Vector
@@ -346,23 +347,30 @@ def test_shares_of_another_round_or_another_key_are_refused(four):
 
 
 def test_keys_of_another_occasion_or_signer_are_not_taken(four):
-    sums, relay, _, _ = four
+    sums, relay, members, _ = four
     a, b = sums.names[:2]
-    pins = Pins(allow_unpinned=True)
-    pins.check(relay.members[a], a, NOW)
+    pins, ours = Pins(allow_unpinned=True), keys_of(7)
+    pins.check(relay.members[a], a, ours)
+    for other in (keys_of(8), NOW):
+        with pytest.raises(TrustError, match="signature"):
+            pins.check(relay.members[a], a, other)
+    with pytest.raises(TrustError, match="in place of"):
+        pins.check(relay.members[b], a, ours)
+    forged = replace(relay.members[a], keys=relay.members[b].keys)
+    with pytest.raises(TrustError, match="signature"):
+        pins.check(forged, a, ours)
+    # Keys are of a run; what is sealed with them is of one sum.
+    _, sealed = members[a].deal()
+    shares = {name: members[name].deal()[1][b] for name in sums.names if name not in (a, b)}
     for other in (
         occasion_of(8, 3, 1, 0),
         occasion_of(7, 4, 1, 0),
         occasion_of(7, 3, 2, 0),
         occasion_of(7, 3, 1, 1),
     ):
-        with pytest.raises(TrustError, match="signature"):
-            pins.check(relay.members[a], a, other)
-    with pytest.raises(TrustError, match="in place of"):
-        pins.check(relay.members[b], a, NOW)
-    forged = replace(relay.members[a], keys=relay.members[b].keys)
-    with pytest.raises(TrustError, match="signature"):
-        pins.check(forged, a, NOW)
+        elsewhere = replace(members[b], circle=replace(members[b].circle, occasion=other))
+        with pytest.raises(TrustError, match="altered"):
+            elsewhere.receive({a: sealed[b], **shares})
 
 
 def test_circles_that_do_not_fit_are_refused(four):
