@@ -3,6 +3,7 @@
 Fields are arrays, numbers, texts, records, and tuples and mappings of these.
 """
 
+import functools
 import types
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ def value_of(kind: type[T], tree: Any) -> T:
     return found
 
 
+@functools.lru_cache(maxsize=256)  # a millisecond each, which a checkpoint would spend ten times
 def _adapter(kind: type) -> TypeAdapter[Any]:
     # A data class by itself would not take the configuration; as a part of a tuple it does.
     one_of_it: Any = types.GenericAlias(tuple, (kind,))

@@ -11,12 +11,13 @@ import pytest
 from asked_site import LOSSES, RUN, Asked, is_called_for
 from plan import ROOT
 
-from client_app.answers import introduction
+from client_app.answers import introduction, row_sums
 from client_app.site_state import FolderKeeper
 from common import messages, seeds
 from common.config import Settings
 from common.errors import MessageError
 from common.evaluation import final
+from common.exact import TableRows
 from common.exact.glm import Glm
 from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
 from common.messages.briefs import Brief
@@ -458,3 +459,29 @@ def test_a_state_folder_keeps_the_pieces_of_its_last_runs(tmp_path):
     assert len(kept) == len(lasting) + 4 * 3
     assert keeper.read("personal-0000000000000000.safetensors") == b"at work"
     assert keeper.read(f"secure-sum-step-{10**12 + 7}.json") == b"s"
+
+
+def _step(scale):
+    """A step of Newton's whose coefficients weigh rows far from the mean by as good as nothing."""
+    return {
+        **Glm("binomial").start(4, 100).sent, "step": np.array(1), "mean": np.zeros(4),
+        "scale": np.full(4, scale), "parameters": np.ones((1, 5)),
+    }  # fmt: skip
+
+
+def test_a_step_that_few_rows_carry_is_refused_and_within_hidden_sums_adds_nothing(tmp_path):
+    run = {"model": "glm", "num-server-rounds": 30}
+
+    def said(name, scale, **own):
+        site = Asked(tmp_path / name, run, releases="row-sums", **own)
+        reply = site.ask(ROW_SUMS, model=_step(scale))
+        return reply.error.reason if reply.has_error() else ""
+
+    assert "fewer rows than smallest-count = 5 carry this step" in said("steep", 30.0)
+    assert not said("even", 0.0)
+    assert not said("all", 0.0, **{"smallest-count": 25})
+    assert "smallest-count = 1000" in said("many", 0.0, **{"smallest-count": 1000})
+    rows = TableRows(np.arange(8.0)[:, None], np.arange(8) % 2)
+    alone, first = Glm("binomial"), Glm("binomial").start(1, 8).sent
+    assert not row_sums._summand(first, alone, rows, 6, "x", 9).any()
+    assert row_sums._summand(first, alone, rows, 6, "x", 8)[-1] == 1
