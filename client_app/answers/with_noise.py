@@ -47,6 +47,9 @@ __all__ += ["noise_of_shares", "noisy_shares", "release_once", "update_answer"]
 
 log = logging.getLogger("coterie")
 
+_OVERFLOWED: dict[str, int] = {}
+"""Site -> the last round in which its training overflowed, as far as this process saw."""
+
 BOOK = "privacy-book.json"
 MARK = "privacy-book.mark"
 """How much stands in the book: one that was deleted, emptied or put back has less."""
@@ -201,7 +204,11 @@ def update_answer(
     try:
         change = clipped_update(fitted.parameters, sent, planned.clip)
     except DataError as error:
-        log.warning("site %s: an update of zeros in its place: %s", site.name, error)
+        if server_round <= _OVERFLOWED.get(site.name, server_round):  # once in a run
+            log.warning(
+                "site %s: an update of zeros in its place, now and later: %s", site.name, error
+            )
+        _OVERFLOWED[site.name] = server_round
         change = no_update(sent)
     sigma = planned.sigma_of(event)
     noisy = noisy_model(sent, change, sigma)

@@ -20,7 +20,7 @@ PROJECT = "coterietest"
 PATIENCE = 900.0
 RELEASED = "model,row-sums"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE)]
+pytestmark = [pytest.mark.slow, pytest.mark.matrix, pytest.mark.timeout(4 * PATIENCE)]
 
 
 def docker(*words, **options):
