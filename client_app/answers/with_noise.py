@@ -206,7 +206,11 @@ def update_answer(
         return fitted, None
     sent = messages.decode_arrays(messages.arrays_of(message.content))
     if elsewhere is not None:
-        protected = protected_model(fitted.parameters, sent, settings)
+        try:
+            protected = protected_model(fitted.parameters, sent, settings)
+        except Exception:
+            log.exception("site %s: an update of zeros in its place", site.name)
+            protected = protected_model(dict(sent), sent, settings)
         return replace(fitted, parameters=protected), ReleaseNote(elsewhere.mechanism)
     planned = UpdateNoise.of(settings)
     what = f"update of {settings.dataset}, model {_kind_of(sent)}"

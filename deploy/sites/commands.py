@@ -277,8 +277,10 @@ def approve(
 
     site = SiteFile.read(config_file)
     bundle = Bundle.of_file(file)
-    typer.echo(f"bundle: {bundle.words}")
-    typer.echo("\n".join(bundle.text() if show else (f"  {line}" for line in bundle.listing())))
+    if show:
+        typer.echo("\n".join(bundle.text()))
+    typer.echo("\n".join(f"  {line}" for line in bundle.listing()))
+    typer.echo(f"bundle: {bundle.words}")  # beside the question, whatever was printed before it
     approved = Approved.read(config_file)
     if approved.covers(bundle.digest):
         typer.echo(f"site {site.site} runs it already: approved = {str(approved)!r}")
