@@ -42,7 +42,16 @@ from common.privacy.updates import (
     noisy_model,
 )
 
-__all__ = ["BOOK", "MARK", "book_of", "charge_update", "is_noisy", "label_answer", "labels_told"]
+__all__ = [
+    "BOOK",
+    "MARK",
+    "book_of",
+    "charge",
+    "charge_update",
+    "is_noisy",
+    "label_answer",
+    "labels_told",
+]
 __all__ += ["noise_of_shares", "noisy_shares", "release_once", "update_answer"]
 
 log = logging.getLogger("coterie")
@@ -64,6 +73,12 @@ def book_of(keeper: Keeper) -> PrivacyBook:
 def _write(keeper: Keeper, book: PrivacyBook) -> None:
     keeper.write(BOOK, book.to_bytes())
     keeper.write(MARK, book.mark)  # after it: a crash in between leaves a mark of less
+
+
+def charge(keeper: Keeper, budget: Budget, entry: Entry) -> None:
+    """Count a release before it leaves; :class:`BudgetError` where the budget does not allow it."""
+    with keeper.locked():
+        _write(keeper, book_of(keeper).charged(entry, budget))
 
 
 def release_once(
