@@ -67,7 +67,7 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     order = HiddenSumsOrder.decode(message.content)
     if order.members > _MOST_MEMBERS:
         raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
-    scale = secagg.begin(order, site, context)
+    begun = secagg.begin(order, site, context)
     step, fitted = _step(message, site, context)
     most = fitted.largest_size(_columns(site))  # those of a wider step of another group are 0
     if order.entries > most:
@@ -76,11 +76,11 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
         raise MessageError(f"{order.entries} entries for {fitted.size(step)} sums")
     least = fewest(fitted, site, context)
     whole = _summand(step, fitted, rows_of(site), order.entries, site.name, least)
-    layout = scale.layout({}, order.entries)
+    layout = begun.scale.layout({}, order.entries)
     vector = secagg.Packed(layout, layout.packed(Vector.of(whole[:0], whole)).tobytes())
     asked = fitted.question(step)
-    report = secagg.advertised(order, site, context, asked, vector, watch.seconds)
-    return messages.reply(message, report)
+    weight = order.weight
+    return secagg.dealt(message, begun, site, context, asked, vector, weight, watch.seconds)
 
 
 def fewest(fitted: SummedModel, site: Site, context: Context) -> int:

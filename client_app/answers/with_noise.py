@@ -42,10 +42,22 @@ from common.privacy.updates import (
     noisy_model,
 )
 
-__all__ = ["BOOK", "MARK", "book_of", "charge_update", "is_noisy", "label_answer", "labels_told"]
+__all__ = [
+    "BOOK",
+    "MARK",
+    "book_of",
+    "charge",
+    "charge_update",
+    "is_noisy",
+    "label_answer",
+    "labels_told",
+]
 __all__ += ["noise_of_shares", "noisy_shares", "release_once", "update_answer"]
 
 log = logging.getLogger("coterie")
+
+_OVERFLOWED: dict[str, int] = {}
+"""Site -> the last round in which its training overflowed, as far as this process saw."""
 
 BOOK = "privacy-book.json"
 MARK = "privacy-book.mark"
@@ -61,6 +73,12 @@ def book_of(keeper: Keeper) -> PrivacyBook:
 def _write(keeper: Keeper, book: PrivacyBook) -> None:
     keeper.write(BOOK, book.to_bytes())
     keeper.write(MARK, book.mark)  # after it: a crash in between leaves a mark of less
+
+
+def charge(keeper: Keeper, budget: Budget, entry: Entry) -> None:
+    """Count a release before it leaves; :class:`BudgetError` where the budget does not allow it."""
+    with keeper.locked():
+        _write(keeper, book_of(keeper).charged(entry, budget))
 
 
 def release_once(
@@ -188,7 +206,11 @@ def update_answer(
         return fitted, None
     sent = messages.decode_arrays(messages.arrays_of(message.content))
     if elsewhere is not None:
-        protected = protected_model(fitted.parameters, sent, settings)
+        try:
+            protected = protected_model(fitted.parameters, sent, settings)
+        except Exception:
+            log.exception("site %s: an update of zeros in its place", site.name)
+            protected = protected_model(dict(sent), sent, settings)
         return replace(fitted, parameters=protected), ReleaseNote(elsewhere.mechanism)
     planned = UpdateNoise.of(settings)
     what = f"update of {settings.dataset}, model {_kind_of(sent)}"
@@ -197,7 +219,11 @@ def update_answer(
     try:
         change = clipped_update(fitted.parameters, sent, planned.clip)
     except DataError as error:
-        log.warning("site %s: an update of zeros in its place: %s", site.name, error)
+        if server_round <= _OVERFLOWED.get(site.name, server_round):  # once in a run
+            log.warning(
+                "site %s: an update of zeros in its place, now and later: %s", site.name, error
+            )
+        _OVERFLOWED[site.name] = server_round
         change = no_update(sent)
     sigma = planned.sigma_of(event)
     noisy = noisy_model(sent, change, sigma)

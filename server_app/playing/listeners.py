@@ -214,7 +214,8 @@ class NoiseWarning(Listener):
     def began(self, contract: Contract, state: RoundState) -> None:
         """Say them of the first model and the sites that are there."""
         if not state.round and state.models:
-            say_noise(contract.settings, state.models[0], len(state.roster))
+            roster = state.roster
+            say_noise(contract.settings, state.models[0], len(roster), roster.sites[0].num_classes)
 
 
 class FittedModels(Listener):

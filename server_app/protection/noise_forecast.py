@@ -62,29 +62,54 @@ class NoiseForecast:
         return self.noise / (math.sqrt(self.rounds) * self.clip)
 
     @property
+    def hides_all(self) -> bool:
+        """Whether nothing can be learnt beneath it."""
+        return self.over_rounds > 1
+
+    @property
+    def remedy(self) -> str:
+        """What to change."""
+        return (
+            f"it takes {self.sites_needed} sites a round, a larger update-epsilon, or a model of "
+            "fewer numbers"
+        )
+
+    @property
     def sites_needed(self) -> int:
         """How many sites a round's average needs for noise no longer than that way."""
         share = self.over_rounds if self.central else self.over_rounds**2
         return math.ceil(self.sites * share)
 
 
-def say_noise(settings: Settings, model: Mapping[str, np.ndarray], sites: int) -> None:
-    """Warn of noise beneath which nothing can be learnt, and say what would be needed."""
+def say_noise(
+    settings: Settings, model: Mapping[str, np.ndarray], sites: int, classes: int
+) -> None:
+    """Warn of noise beneath which nothing can be learnt, and say what would be needed.
+
+    Args:
+        settings: of the run.
+        model: the first one.
+        sites: in the federation.
+        classes: of the label; a guess that all are as likely has the loss log(classes), in nats.
+    """
     found = NoiseForecast.of(settings, model, sites)
-    if found is None or found.over_rounds <= 1:
+    if found is None or not found.hides_all:
         return
     task = settings.learning_task
-    guessing = "no lower than that of guessing" if task.has_classes else "that does not fall"
+    guessing = (
+        f"above {math.log(classes):.2f}, that of guessing"
+        if task.has_classes
+        else "that does not fall"
+    )
     log.warning(
         "noise: %.3g times as long as the longest update that clipping leaves (clip-norm = %g) on "
         "the average of %d sites a round, %.3g times the whole way over %d rounds: expect a loss "
-        "%s, or nan. It takes %d sites a round, a larger update-epsilon, or a model of fewer "
-        "numbers",
+        "%s, or nan: %s",
         found.noise / found.clip,
         found.clip,
         found.sites,
         found.over_rounds,
         found.rounds,
         guessing,
-        found.sites_needed,
+        found.remedy,
     )

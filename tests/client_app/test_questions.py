@@ -247,8 +247,8 @@ def test_a_hidden_sum_has_no_more_entries_than_a_step_of_the_fit(tmp_path):
     step = dict(Glm("binomial").start(columns, 100).sent)
     largest = 3 + (columns + 1) + (columns + 1) * (columns + 2) // 2
     for attempt, (entries, said) in enumerate(((largest, ""), (largest + 1, "entries"))):
-        order = HiddenSumsOrder(1, attempt + 1, 0, 3, 1, 1, 3, 0, 20, entries)
-        reply = asked.ask(HIDDEN_SUMS, order, step)
+        order = HiddenSumsOrder(1, attempt + 1, 0, *NOBODY, 3, 1, 1, 3, 0, 20, entries)
+        reply = asked.ask(HIDDEN_SUMS, asked.in_a_circle(order), step)
         assert said in (reply.error.reason if reply.has_error() else ""), entries
         assert reply.has_error() == bool(said)
 
@@ -286,6 +286,7 @@ def test_a_fits_step_is_answered_once_a_run_and_the_same_again(tmp_path):
     assert "another fit" in ask({**made[0], "step": np.array(2), "mean": np.zeros(4)})
 
 
+NOBODY = [[] for _ in range(6)]  # the columns of a circle
 TREES = {
     "model": "trees", "task": "regression", "tree-depth": 1, "tree-count": 50,
     "num-server-rounds": 50,
@@ -320,8 +321,8 @@ def test_hidden_sums_without_room_are_zeros_that_no_reply_tells(tmp_path):
     entries = 4 * 65 * 3
     for attempt, value in enumerate((1e300, 1.0), 1):
         run = Asked(tmp_path / str(attempt), TREES | {"secagg": True}, quantity=True)
-        order = HiddenSumsOrder(1, 1, 0, 3, 1, 1, 3, 0, 20, entries)
-        reply = run.ask(HIDDEN_SUMS, order, splitting(0.1, value))
+        order = HiddenSumsOrder(1, 1, 0, *NOBODY, 3, 1, 1, 3, 0, 20, entries)
+        reply = run.ask(HIDDEN_SUMS, run.in_a_circle(order), splitting(0.1, value))
         assert not reply.has_error(), reply.error.reason
         kept = run.grid._contexts[run.node].state["secure-sum"]["vector"]
         vector = np.frombuffer(kept, np.int64)
