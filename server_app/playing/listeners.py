@@ -214,7 +214,7 @@ class NoiseWarning(Listener):
     def began(self, contract: Contract, state: RoundState) -> None:
         """Say them of the first model and the sites that are there."""
         if not state.round and state.models:
-            say_noise(contract.settings, state.models[0], len(state.roster))
+            say_noise(contract.settings, state.models[0], state.roster.num_examples)
 
 
 class FittedModels(Listener):

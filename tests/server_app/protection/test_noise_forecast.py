@@ -39,8 +39,8 @@ def test_a_run_without_noise_has_no_forecast():
 
 def test_only_noise_that_cannot_work_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="coterie"):
-        say_noise(settings("central-dp"), MODEL, 4)
+        say_noise(settings("central-dp"), MODEL, np.full(4, 50))
         assert "expect a loss no lower than that of guessing" in caplog.text
         caplog.clear()
-        say_noise(settings("central-dp", epsilon=1000.0), MODEL, 200)
+        say_noise(settings("central-dp", epsilon=1000.0), MODEL, np.full(200, 50))
     assert caplog.text == ""
