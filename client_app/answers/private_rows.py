@@ -6,7 +6,7 @@ person, follows from the run's settings and the site's number of rows, which is 
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from client_app.answers import with_noise
-from client_app.site import Participant, Site
+from client_app.site import Site
 from client_app.training import engine
 from client_app.training.loop import Evaluation
 from client_app.training.orders import steps_of
@@ -25,7 +25,7 @@ from common.errors import BudgetError
 from common.messages import Order, Parameters, ReleaseNote
 from common.objectives import Fitted, ObjectiveSettings, objective_of, split
 from common.privacy import accounting, noise
-from common.privacy.accounting import SampledGaussian
+from common.privacy.accounting import Event, SampledGaussian
 from common.privacy.book import (
     ADD_OR_REMOVE_PERSON,
     ADD_OR_REMOVE_ROW,
@@ -99,7 +99,7 @@ def prepare(site: Site) -> None:
     )
 
 
-def charge_rows(site: Participant, what: str, plan: RowPlan, unit: str, steps: int) -> float:
+def charge_rows(site: Site, what: str, plan: RowPlan, unit: str, steps: int) -> float:
     """Count steps on a site's rows before the first is taken; return their noise.
 
     Raises:
@@ -109,20 +109,37 @@ def charge_rows(site: Participant, what: str, plan: RowPlan, unit: str, steps: i
     with site.keeper.locked():
         book = with_noise.book_of(site.keeper)
         scale, book = _noise_of_run(site, book, what, plan, unit)
-        event = plan.event(scale, steps)
-        spent = accounting.epsilon([*_events(book, what), event], plan.delta)
-        if spent > plan.epsilon * (1 + _ROUNDING):
-            raise BudgetError(
-                f"{what}: {steps} more steps would bring this site to epsilon {spent:.4g} of "
-                f"record-epsilon = {plan.epsilon:g} in all runs: this run has trained as often as "
-                "was planned; a larger record-epsilon counts from the first run on"
-            )
+        event, before = plan.event(scale, steps), _events(book, what)
+        _refuse_more(plan, before, event, what)
         with_noise.kept(site.keeper, book.charged(Entry(event, unit, what), site.budget))
         return scale
 
 
+def _refuse_more(plan: RowPlan, before: Sequence[Event], event: SampledGaussian, what: str) -> None:
+    """Raise :class:`BudgetError` where steps after others exceed the run's epsilon.
+
+    As many as were planned do not, where no other run has spent of it: their noise was solved so.
+    """
+    alike = [
+        each
+        for each in before
+        if isinstance(each, SampledGaussian)
+        and (each.noise, each.rate) == (event.noise, event.rate)
+    ]
+    taken = sum(each.steps for each in alike) + event.steps
+    if len(alike) == len(before) and taken <= plan.steps * plan.trainings:
+        return
+    spent = accounting.epsilon([*before, event], plan.delta)
+    if spent > plan.epsilon * (1 + _ROUNDING):
+        raise BudgetError(
+            f"{what}: {event.steps} more steps would bring this site to epsilon {spent:.4g} of "
+            f"record-epsilon = {plan.epsilon:g} in all runs: this run has trained as often as was "
+            "planned; a larger record-epsilon counts from the first run on"
+        )
+
+
 def _noise_of_run(
-    site: Participant, book: PrivacyBook, what: str, plan: RowPlan, unit: str
+    site: Site, book: PrivacyBook, what: str, plan: RowPlan, unit: str
 ) -> tuple[float, PrivacyBook]:
     """Return the noise of a run's steps, the same in all of its rounds, and a book that knows it.
 
@@ -138,7 +155,7 @@ def _noise_of_run(
     return scale, book.answered(request, scale)
 
 
-def _events(book: PrivacyBook, what: str) -> list[accounting.Event]:
+def _events(book: PrivacyBook, what: str) -> list[Event]:
     return [entry.event for entry in book.entries if entry.what == what]
 
 

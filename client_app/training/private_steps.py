@@ -138,13 +138,13 @@ def summed_gradients(
     device = rows.labels.device
     total = torch.zeros(numbers, dtype=torch.float64, device=device)
     at_once = max(1, _AT_ONCE // numbers)
-    _, unit, counts = units.unique(return_inverse=True, return_counts=True)
+    _, unit, counts = torch.unique(units, return_inverse=True, return_counts=True)
     for start in range(0, len(counts), at_once):
         own = (start <= unit) & (unit < start + at_once)
         mine, of = chosen[own], unit[own] - start
         shares = 1 / counts[start : start + at_once]
         means = torch.zeros(len(shares), numbers, dtype=torch.float64, device=device)
-        for part in torch.arange(len(mine)).split(at_once):
+        for part in torch.split(torch.arange(len(mine)), at_once):
             places = mine[part].to(device)
             each = gradients(values, rows.inputs[places], rows.labels[places])
             flat = torch.cat([each[name].reshape(len(part), -1) for name in values], 1).double()

@@ -219,6 +219,7 @@ def _as_it_is(event: Event) -> Any:
     return PrivacyLossDistribution.create_from_rounded_probability(losses, 0.0, step)
 
 
+@functools.lru_cache(maxsize=64)
 def _on_grid(event: Event, step: float) -> Any:
     """Return the distribution of an event's loss on the grid that all kinds have in common."""
     from dp_accounting.pld import privacy_loss_distribution as pld

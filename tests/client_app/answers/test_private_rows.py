@@ -132,7 +132,8 @@ def test_a_score_has_noise_that_is_counted_by_itself(settings):
 
 
 def test_a_run_ends_and_says_what_it_cost(tmp_path):
-    folder = simulate(settings_in(tmp_path, *WORDS, "batch-size=64", "record-epsilon=50"))
+    words = ("batch-size=64", "record-noise=1.0", "objective=fedper")
+    folder = simulate(settings_in(tmp_path, *WORDS, *words))
     privacy = json.loads((folder / "privacy.json").read_text())
     trained = [e for e in privacy["releases"] if e["kind"] == messages.TRAIN]
     assert all(e["mechanism"].startswith("DP-SGD") for e in trained)
@@ -144,11 +145,9 @@ def test_a_run_ends_and_says_what_it_cost(tmp_path):
     assert "gradient of a row clipped" in page
 
 
-@pytest.mark.parametrize(
-    "words", [("secagg=true",), ("objective=fedper",), ("strategy=fedsccs", "num-clusters=2")]
-)
-def test_it_goes_with_sums_parts_and_groups_by_models(tmp_path, no_report, words):
-    words = (*WORDS, "batch-size=64", "record-epsilon=50", *words)
+@pytest.mark.parametrize("words", [("secagg=true",), ("strategy=fedsccs", "num-clusters=2")])
+def test_it_goes_with_sums_and_groups_by_models(tmp_path, no_report, words):
+    words = (*WORDS, "batch-size=64", "record-noise=1.0", *words)
     folder = simulate(settings_in(tmp_path, *words))
     privacy = json.loads((folder / "privacy.json").read_text())
     told = [e["mechanism"] for e in privacy["releases"] if "DP-SGD" in e["mechanism"]]
@@ -170,7 +169,7 @@ def visits(tmp_path):
                 lines.append(f"{hospital},{hospital}{patient},{pulse:.1f},{age:.1f},{ill}")
     (tmp_path / "visits.csv").write_text("\n".join(lines))
     columns = ("client-column=hospital", "group-column=patient", "split=by-user", "num-clients=4")
-    return f"dataset={tmp_path / 'visits.csv'}", *columns, "batch-size=32", "record-epsilon=30"
+    return f"dataset={tmp_path / 'visits.csv'}", *columns, "batch-size=32", "record-noise=1.0"
 
 
 def test_a_person_is_the_unit_where_rows_are_of_persons(tmp_path, no_report, visits):
