@@ -2,7 +2,7 @@
 ARG BASE_IMAGE=python:3.11-slim
 FROM ${BASE_IMAGE}
 
-# A requirement, or the address of a wheel: one for CPUs makes the image a quarter of the size.
+# A requirement, or the address of a wheel: one for CPUs makes the image a third of the size.
 ARG TORCH=torch
 # Where the lock's versions of torch and torchvision are taken from: PyTorch's own index has some for
 # CPUs, https://download.pytorch.org/whl/cpu. Empty: from the lock, for CUDA.

@@ -6,14 +6,15 @@
 Changes are drawn from all that could be made to the four packages: a comparison, an operator, a
 number or a branch is replaced by its neighbour. Each is made in a copy of the checkout and judged
 by the tests of its folder (of the nearest that has some), of some rooms by whole runs, too, and by
-the file's own doctests. It is **killed** where one fails or they take five times as long, and
-**survives** else. Survivors are printed with their line, to be judged by a person: some change
-nothing. Draw a seed after the last test was written, or the rate says how well the tests know the
-sample.
+the file's own doctests. It is **killed** where one fails or they take five times the processor time
+(or never end), and **survives** else. Survivors are printed with their line, to be judged by a
+person: some change nothing. Draw a seed after the last test was written, or the rate says how well
+the tests know the sample. With ``--record`` each judgement is kept, and a second call goes on.
 """
 
 import argparse
 import ast
+import json
 import os
 import random
 import shutil
@@ -26,11 +27,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 __all__ = ["Mutation", "judges_of", "mutations_of"]
 
 PACKAGES = ("common", "client_app", "server_app", "deploy")
-_SLOWEST = 5.0  # times what the tests take on the code as it is
+_SLOWEST = 5.0  # times what the tests take on the code as it is, in seconds of processor
 _LEAST_SECONDS = 60.0
+_IDLEST = 10.0  # wall seconds to a processor second, beside other work; what only waits is ended
 _BY_WHOLE_RUNS = {
     Path("server_app/playing/fits.py"): ("tests/test_exact_models.py",),
     Path("server_app/playing"): ("tests/server_app/strategies/test_*.py",),
@@ -194,11 +198,11 @@ class Judge:
 
     def _usual_seconds(self, files: tuple[Path, ...]) -> float:
         if files not in self._seconds:
-            began = time.monotonic()
+            before = _of_children()
             if not self._passes(files, None):
                 names = ", ".join(str(file.relative_to(self._copy)) for file in files)
                 raise RuntimeError(f"{names}: fail without any change")
-            self._seconds[files] = time.monotonic() - began
+            self._seconds[files] = _of_children() - before
         return self._seconds[files]
 
     def _passes(
@@ -210,13 +214,44 @@ class Judge:
         words += ["--doctest-modules"] if doctests else []
         command = [sys.executable, "-m", "pytest", *words, *map(str, files)]
         own = {**os.environ, "PYTHONPATH": str(self._copy)}  # for what tests start, too
+        with subprocess.Popen(
+            command, cwd=self._copy, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            return _ended(process, limit) in (0, 5)  # 5: there was nothing to run
+
+
+def _of_children() -> float:
+    """Return the processor seconds of all processes that this one started and saw end."""
+    found = os.times()
+    return found.children_user + found.children_system
+
+
+def _ended(process: "subprocess.Popen[bytes]", limit: float | None) -> int | None:
+    """Return how a process ended; None: it took more processor time than ``limit``, or never ends.
+
+    By its own processor seconds, so that other work on the machine kills no change.
+    """
+    began = time.monotonic()
+    while limit is not None:
         try:
-            done = subprocess.run(
-                command, cwd=self._copy, env=own, capture_output=True, timeout=limit
-            )
+            return process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            return False
-        return done.returncode in (0, 5)  # 5: there was nothing to run
+            waited = time.monotonic() - began
+            if _spent(process.pid) > limit or waited > _IDLEST * limit:
+                for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                    one.kill()
+                return None
+    return process.wait()
+
+
+def _spent(pid: int) -> float:
+    """Return the processor seconds of a process and of all below it; 0 where it has ended."""
+    try:
+        root = psutil.Process(pid)
+        times = [one.cpu_times() for one in (root, *root.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return 0.0
+    return sum(sum(one[:4]) for one in times)  # user and system, own and of children that ended
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -226,6 +261,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--package", choices=PACKAGES, action="append", help="only this one")
     parser.add_argument("--under", type=Path, action="append", help="only this folder or file")
+    parser.add_argument("--record", type=Path, help="JSON lines of what was judged, added to")
     options = parser.parse_args(words)
     root = Path(__file__).parent.parent
     every = [
@@ -238,12 +274,19 @@ def main(words: Sequence[str] | None = None) -> None:
     rng = random.Random(options.seed)  # noqa: S311 - a sample, no secret
     sample = rng.sample(every, options.number)  # in this order: what is cut off is a sample, too
     drawn, killed = Counter[str](), Counter[str]()
+    judged = _judged(options.record)
     with tempfile.TemporaryDirectory() as copy:
         judge = Judge(root, Path(copy))
         for index, mutation in enumerate(sample, start=1):
             package = mutation.path.parts[0]
             drawn[package] += 1
-            if judge.is_killed(mutation):
+            key = f"{mutation} at {mutation.start}"  # a line may hold the same twice
+            if key not in judged:
+                judged[key] = judge.is_killed(mutation)
+                if options.record:
+                    with options.record.open("a", encoding="utf-8") as file:
+                        print(json.dumps([key, judged[key]]), file=file)
+            if judged[key]:
                 killed[package] += 1
             else:
                 print(f"{index}: survives: {mutation}", flush=True)
@@ -252,6 +295,13 @@ def main(words: Sequence[str] | None = None) -> None:
     for package, number in sorted(drawn.items()):
         print(f"| {package} | {number} | {killed[package]} |")
     print(f"| all | {drawn.total()} | {killed.total()} |")
+
+
+def _judged(record: Path | None) -> dict[str, bool]:
+    """Return by change whether it was killed, of those that a record holds."""
+    if record is None or not record.exists():
+        return {}
+    return dict(json.loads(line) for line in record.read_text(encoding="utf-8").splitlines())
 
 
 def _is_under(path: Path, places: Sequence[Path] | None) -> bool:

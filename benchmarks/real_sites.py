@@ -1,6 +1,7 @@
 """Seconds of a round at real sites on this machine, part by part.
 
     python -m benchmarks.real_sites --sites 3 --rounds 10
+    python -m benchmarks.real_sites --sites 3 --rounds 4 --words secagg=true
 
 A server and sites run as people start them, with TLS and keys; each site has some of the digits and
 trains a small network for one epoch, so that nearly all of a round is not training. What a site's
@@ -13,7 +14,7 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,7 +51,9 @@ def answers(log: str) -> Iterator[Answer]:
             times = []
 
 
-def played(folder: Path, num_sites: int, rounds: int) -> tuple[Path, list[list[Answer]]]:
+def played(
+    folder: Path, num_sites: int, rounds: int, words: Sequence[str] = ()
+) -> tuple[Path, list[list[Answer]]]:
     """Play a run on sites of this machine; return its folder and each site's answers."""
     digits = load_digits()
     sites = [f"site-{number}" for number in range(num_sites)]
@@ -67,7 +70,7 @@ def played(folder: Path, num_sites: int, rounds: int) -> tuple[Path, list[list[A
             _start(running, site)
         run = running.run(
             *(f"dataset={_DATASET}", f"num-clients={num_sites}", f"num-server-rounds={rounds}"),
-            *("strategy=fedavg", "model=mlp", "local-epochs=1", "report=false"),
+            *("strategy=fedavg", "model=mlp", "local-epochs=1", "report=false", *words),
         )
         return run, [list(answers(running.log(site))) for site in sites]
 
@@ -105,9 +108,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sites", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--words", nargs="*", default=[], help="further settings of the run")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run, per_site = played(Path(folder), chosen.sites, chosen.rounds)
+        run, per_site = played(Path(folder), chosen.sites, chosen.rounds, chosen.words)
         for name, found in parts(run, per_site).items():
             low, high = min(found), max(found)
             print(f"{name:34} {statistics.mean(found):7.2f} s  ({low:.2f} to {high:.2f})")

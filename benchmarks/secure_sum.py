@@ -2,9 +2,10 @@
 
 All members of a sum are played in this process, step by step, with the records that travel, and the
 sum is compared with the plain one. Seconds are of the processor: of a member the median over
-members, in steps 0 to 4 without the training; of the server from the packed vectors to the mean.
-Lines *before* are of the same members by what there was first: eight bytes an entry, and ChaCha20
-streams that are added one after another.
+members, in all steps without the training; of the server from the packed vectors to the mean.
+Lines *before* are of the same members by what there was first: eight bytes an entry, ChaCha20
+streams that are added one after another, and an exchange for keys in every round, which now only a
+run's first one has.
 
     python -m benchmarks.secure_sum
 """
@@ -24,6 +25,7 @@ from flwr.app import RecordDict
 
 from common import messages
 from common.identity import Identity, Pins
+from common.messages import Order
 from common.secagg.agreement import Survivors
 from common.secagg.fixed_point import Scale
 from common.secagg.messages import (
@@ -32,17 +34,26 @@ from common.secagg.messages import (
     SealedShares,
     SecaggAgreed,
     SecaggAgreement,
-    SecaggCircle,
+    SecaggDealt,
     SecaggDisclosure,
     SecaggKeys,
     SecaggOrder,
     SecaggSurvivors,
 )
 from common.secagg.neighbours import neighbours_of, wiring
-from common.secagg.protocol import Circle, Keys, Member, Relay, disclose, occasion_of
+from common.secagg.protocol import (
+    Circle,
+    Keys,
+    Member,
+    Relay,
+    disclose,
+    keys_of,
+    occasion_of,
+)
 from common.secagg.vectors import Vector
 
-NOW = occasion_of(run=1, server_round=1, attempt=1, model=0)
+RUN = 1
+NOW = occasion_of(run=RUN, server_round=1, attempt=1, model=0)
 WHO = (1, 1, 0)
 RANGE, FRACTION_BITS, WEIGHT = 4.0, 20, 1000
 _CHUNK = 1 << 18
@@ -54,7 +65,10 @@ class Play:
     They do so having dealt shares, which costs the server most.
     """
 
-    def __init__(self, members: int, size: int, dropped: int, *, narrow: bool) -> None:
+    def __init__(
+        self, members: int, size: int, dropped: int, *, narrow: bool, asked_for_keys: bool
+    ) -> None:
+        self.asked_for_keys = asked_for_keys
         self.planned = wiring(members)
         self.scale = Scale.holding(
             RANGE, FRACTION_BITS, members, WEIGHT, members * WEIGHT if narrow else 0
@@ -69,7 +83,7 @@ class Play:
         self.seconds: dict[str, float] = defaultdict(float)
         """Of each member."""
         self.server_seconds = 0.0
-        self._advertise()
+        self._offer()
         self._share()
         self._mask()
         self._agree()
@@ -90,32 +104,33 @@ class Play:
         self.down[step].append(messages.payload_bytes(down))
         self.up[step].append(messages.payload_bytes(up))
 
-    def _advertise(self) -> None:
-        order = messages.content(
-            SecaggOrder(*WHO, len(self.names), WEIGHT, WEIGHT, 0, 0, 0),
-            messages.encode_arrays(self.sent),
-        )
+    def _offer(self) -> None:
         self.keys, self.signed, self.identities = {}, {}, {}
         for name in self.names:
             identity = self.identities[name] = Identity.generate()
             with self._timed(name):
                 self.keys[name] = Keys.generate()
-                self.signed[name] = self.keys[name].signed(identity, name, NOW)
-            one = self.signed[name]
-            report = SecaggKeys(name, *WHO, one.identity_key, list(one.keys), one.signature, 1.0)
-            self._count("train", order, messages.content(report))
+                self.signed[name] = self.keys[name].signed(identity, name, RUN)
+            if self.asked_for_keys:
+                keys = SecaggKeys(*self._offered(name))
+                self._count("keys", messages.content(Order(*WHO)), messages.content(keys))
         links = neighbours_of(self.names, self.planned.degree)
         self.relay = Relay(NOW, self.signed, links, self.planned.threshold)
 
+    def _offered(self, name: str) -> tuple[str, int, int, int, bytes, list[bytes], bytes]:
+        one = self.signed[name]
+        return name, *WHO, one.identity_key, list(one.keys), one.signature
+
     def _share(self) -> None:
         self.sides, self.dealt, self.own = {}, {}, {}
+        model = messages.encode_arrays(self.sent)
         for name in self.names:
             with self._timed(name):
                 self.sides[name] = Member(self.keys[name], os.urandom(32), self._circle(name))
                 self.own[name], self.dealt[name] = self.sides[name].deal()
             places = self.sides[name].circle.positions
             signed = [self.signed[peer] for peer in places]
-            asked = SecaggCircle(
+            asked = SecaggOrder(
                 *WHO,
                 list(places),
                 list(places.values()),
@@ -123,15 +138,20 @@ class Play:
                 [one.keys[0] for one in signed],
                 [one.keys[1] for one in signed],
                 [one.signature for one in signed],
+                *(len(self.names), WEIGHT, WEIGHT, 0, 0, 0),
             )
-            dealt = self.dealt[name]
-            answer = SealedShares(name, *WHO, list(dealt), list(dealt.values()))
-            self._count("share", messages.content(asked), messages.content(answer))
+            shares = list(self.dealt[name]), list(self.dealt[name].values())
+            answer = SecaggDealt(*self._offered(name), *shares, 1.0)
+            if self.asked_for_keys:
+                before = SealedShares(name, *WHO, *shares)
+                self._count("train", messages.content(asked, model), messages.content(before))
+            else:
+                self._count("train", messages.content(asked, model), messages.content(answer))
 
     def _circle(self, name: str) -> Circle:
         peers = {peer: self.signed[peer] for peer in sorted(self.relay.links[name])}
         for peer, signed in peers.items():
-            Pins(allow_unpinned=True).check(signed, peer, NOW)
+            Pins(allow_unpinned=True).check(signed, peer, keys_of(RUN))
         places = {peer: self.relay.positions[peer] for peer in (name, *peers)}
         return Circle(NOW, self.signed[name], peers, places, self.planned.threshold)
 
@@ -218,12 +238,12 @@ def one_by_one(vector: Vector, added: Sequence[bytes], subtracted: Sequence[byte
 def before(members: int, size: int, dropped: int) -> Play:
     """Return a sum that was played as it was before."""
     with mock.patch("common.secagg.protocol.add_masks", one_by_one):
-        return Play(members, size, dropped, narrow=False)
+        return Play(members, size, dropped, narrow=False, asked_for_keys=True)
 
 
 HEAD = (
-    "| | parameters | sites | neighbours | t | gone | site sends | over plain | beside the vector "
-    "| site receives | site, s | server, s | largest error |"
+    "| | parameters | sites | neighbours | t | gone | exchanges | site sends | over plain "
+    "| beside the vector | site receives | site, s | server, s | largest error |"
 )
 
 
@@ -241,6 +261,7 @@ def row(name: str, played: Play) -> str:
         played.planned.degree,
         played.planned.threshold,
         len(played.names) - len(played.survivors),
+        len(played.up),
         f"{sent:,.0f}",
         f"{sent / plain:.2f}x",
         f"{sent - played.layout.size:,.0f}",
@@ -264,7 +285,7 @@ def main() -> None:
         for members in options.members:
             for dropped in (0, int(0.3 * members)):
                 print(row("before", before(members, size, dropped)), flush=True)
-                after = Play(members, size, dropped, narrow=True)
+                after = Play(members, size, dropped, narrow=True, asked_for_keys=False)
                 print(row("after", after), flush=True)
 
 

@@ -227,7 +227,7 @@ _CALLED: Mapping[str, Callable[[Training, Brief | None], bool]] = {
     messages.FINAL_EVALUATION: lambda training, brief: training.ends_with_evaluation,
     messages.PROBE_ROWS: lambda training, brief: "probe-rows" in _disclosed(brief),
     secagg.SECAGG_TRAIN: lambda training, brief: training.secagg and not is_summed(training.model),
-    secagg.SECAGG_SHARE: _is_masked,
+    secagg.SECAGG_KEYS: _is_masked,
     secagg.SECAGG_MASK: _is_masked,
     secagg.SECAGG_AGREE: _is_masked,
     secagg.SECAGG_UNMASK: _is_masked,

@@ -93,6 +93,13 @@ class SiteConfig(Schema):
     most_values: int = Field(
         1_000_000_000, ge=1, description="numbers in the models of a message, or that come of it"
     )
+    smallest_count: int | None = Field(
+        None,
+        ge=1,
+        description="rows that carry a step of a fit from sums, at least, or the site adds nothing "
+        "to it; of trees, rows of a node, and in the clear of every bin; where it is not said 5 of "
+        "a GLM, any of trees",
+    )
     keep_runs: int = Field(
         20,
         ge=2,

@@ -105,8 +105,8 @@ class ModelInUse:
             ids = [name for name in others if named(name) >= Named.CASE]
             passed = tuple(name for name in others if name not in ids)
             return (_with_ids(found, read_raw(path), ids) if ids else found), passed
-        raw = read_raw(path)
         schema = table.table_schema
+        raw = read_raw(path).renamed(schema.other_names)
         whose = [column.name for column in schema.columns if column.kind in ("id", "group")]
         ids = [name for name in whose if name in raw.names]
         used = {column.name for column in schema.features}

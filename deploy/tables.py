@@ -23,6 +23,8 @@ data_app = typer.Typer(help="Check tables, and make the schema that a federation
 PROBLEMS = 3
 """Exit code of a check that found any."""
 
+_FEW_ROWS = 1000
+_FOR_FEW_ROWS = ("local-epochs=2", "weight-decay=0.01", "patience=5")
 _NAMED = 30  # columns of a list on the terminal; --json has them all
 
 Output = Annotated[
@@ -83,6 +85,7 @@ def check(
             "used": checked.used,
             "not_used": [{"column": name, "why": reason} for name, reason in checked.not_used],
             "learners": _learners(checked),
+            "settings": _settings(checked),
             "schema": None if schema is None else str(schema),
         }
         typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
@@ -95,6 +98,8 @@ def check(
             if not (why or checked.is_asked):
                 said = ", then ".join(_learners(checked))
                 typer.echo(f"learner: {said}; each alone, too, by objective=local")
+                if settings := _settings(checked):
+                    typer.echo(f"settings of a network, on so few rows: {' '.join(settings)}")
             _say_what_is_used(checked)
         if schema is not None:
             typer.echo(f"schema: {schema}")
@@ -115,7 +120,8 @@ def _check_images(folders: list[Path], as_json: bool) -> NoReturn:
             raise DataError(f"{folder} is a saved data set, which says itself what it holds")
     problems = [problem for folder in folders for problem in image_problems(folder)]
     if as_json:
-        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": [], "learners": []}
+        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": []}
+        nothing |= {"learners": [], "settings": []}
         record = {"problems": [vars(problem) for problem in problems], **nothing, "schema": None}
         typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
@@ -131,6 +137,15 @@ def _learners(checked: "Checked") -> list[str]:
     acts otherwise than in lines, and have no loss of survival.
     """
     return [f"model={GLM}", *([f"model={TREES}"] if checked.proposal.task != "survival" else [])]
+
+
+def _settings(checked: "Checked") -> list[str]:
+    """Return the settings of a network to begin with where no file has a thousand rows.
+
+    The defaults learn so few by heart (docs/decisions/0086-settings-for-small-tables.md).
+    """
+    small = 0 < checked.most_rows < _FEW_ROWS and checked.proposal.task != "survival"
+    return [*_FOR_FEW_ROWS] if small else []
 
 
 def _say_what_is_used(checked: "Checked") -> None:
@@ -156,9 +171,11 @@ def merge(
 ) -> None:
     """Join the sites' proposals into one schema for all of them; no rows are needed."""
     from common.tables.proposing import joined
+    from common.tables.reading import site_of
     from common.tables.table_schema import TableProposal
 
-    schema = joined(of_each(proposals, TableProposal.read)).complete()
+    sites = [site_of(path) for path in proposals]
+    schema = joined(of_each(proposals, TableProposal.read), sites).complete()
     for column in schema.columns:
         typer.echo(f"{column.name}: {column.kind}" + (f", {column.drop}" if column.drop else ""))
     typer.echo(f"schema: {_written(schema, output, 'federation.toml')}")

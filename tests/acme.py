@@ -132,3 +132,10 @@ def play_without(coterie, packages, placed):
     assert repr(load_run(placed)).startswith(f"<run {placed}: failed, round 1")
     assert len(load_run(placed).rounds) == 2
     assert "acme" in coterie("resume", placed, code=2)
+    every = [file.parent for file in coterie.folder.rglob("status.json")]
+    assert len(every) >= 10
+    for folder in every:
+        run = load_run(folder)
+        assert run.state in ("finished", "failed")
+        assert len(run.rounds) >= 1 <= len(run.clients)
+        assert run._repr_html_().startswith("<")

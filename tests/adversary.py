@@ -13,7 +13,7 @@ from client_app.peers import identity_of
 from client_app.site_state import keeper_of
 from common.identity import Identity, fingerprint
 from common.secagg.messages import SECAGG_MASK, SECAGG_UNMASK, SecaggDisclosure
-from common.secagg.protocol import Keys, occasion_of
+from common.secagg.protocol import Keys
 
 THRESHOLD = 4  # shares that give a secret of one of five sites
 
@@ -100,10 +100,10 @@ class LyingSumServer(Play):
             self.ask(SECAGG_UNMASK, site, agreement)
         return survivors, agreement
 
-    def forged(self, circle, attempt=1):
+    def forged(self, circle):
         """A circle in which site-4's keys are its own."""
         keys, identity = Keys.generate(), Identity.generate()
-        signed = keys.signed(identity, "site-4", occasion_of(self._run, 1, attempt, 0))
+        signed = keys.signed(identity, "site-4", self._run)
         columns = {
             "identity_keys": signed.identity_key,
             "sealing_keys": signed.keys[0],

@@ -1,5 +1,7 @@
 """A real site of one table, asked one message at a time by a server that may lie."""
 
+from dataclasses import replace
+
 import numpy as np
 from flwr.app import Message
 from kinds_of_rows import rows_of
@@ -7,7 +9,10 @@ from kinds_of_rows import rows_of
 from client_app import questions
 from common import messages, models
 from common.config import Settings, Training
+from common.identity import Identity, SignedKeys
 from common.messages import Order
+from common.secagg.messages import SECAGG_KEYS, SecaggKeys
+from common.secagg.protocol import Keys
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app.methods.catalogue import compose
 
@@ -49,7 +54,7 @@ class Asked:
         self.settings = Settings.parse(words).with_absolute_paths()
         config = {
             "site": "x", "dataset": "tables", "data-path": str(folder / "x.csv"),
-            "state-dir": str(folder / "state"),
+            "state-dir": str(folder / "state"), "allow-unpinned": True,
             **({"table-schema": str(folder / "schema.toml")} if quantity else {"classes": "0,1"}),
         } | own  # fmt: skip
         self.grid = InProcessGrid(
@@ -73,6 +78,24 @@ class Asked:
             content = messages.content()
         [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
         return reply
+
+    def in_a_circle(self, order):
+        """The order to a site that is in a sum with two others, which the server made up."""
+        own = SecaggKeys.decode(self.ask(SECAGG_KEYS).content)
+        run = self.grid.run.run_id
+        signed = [
+            SignedKeys("x", own.identity_key, tuple(own.keys), own.signature),
+            *(Keys.generate().signed(Identity.generate(), name, run) for name in ("y", "z")),
+        ]
+        return replace(
+            order,
+            sites=["x", "y", "z"],
+            positions=[1, 2, 3],
+            identity_keys=[each.identity_key for each in signed],
+            sealing_keys=[each.keys[0] for each in signed],
+            masking_keys=[each.keys[1] for each in signed],
+            signatures=[each.signature for each in signed],
+        )
 
     def refused(self, kind, order=None):
         reply = self.ask(kind, order)

@@ -121,17 +121,8 @@ class Deployment:
 
     def in_one_process(self, settings, output_dir, sites):
         """The run folder of the same sites, from the same site files, without a network."""
-        settings = {**settings, "num-clients": len(sites), "output-dir": str(output_dir)}
-        run_config = Settings.parse(settings).to_dict()
-        with InProcessGrid(load_client_app, run_config, num_nodes=len(sites), workers=1) as grid:
-            for context, site in zip(list(grid._contexts.values()), sites, strict=True):
-                own = SiteFile.read(self.folder / site / "site.toml").node_config
-                # What the running site keeps is its own; this one begins with nothing, keys too.
-                state = {"state-dir": str(output_dir / f"state-{site}")}
-                context.node_config = own | state | {"peers": "", "allow-unpinned": True}
-            context = Context(1, 1, {}, RecordDict(), dict(run_config))
-            server_app.app(grid, context)
-        return server_app.run_folder_of(context)
+        own = {site: SiteFile.read(self.folder / site / "site.toml").node_config for site in sites}
+        return in_one_process(settings, output_dir, own)
 
     def newest_run(self):
         """By its name, which holds when it began: a run of before may still write."""
@@ -156,6 +147,20 @@ class Deployment:
             _kill(number)
         for process in self.processes.values():
             process.wait()
+
+
+def in_one_process(settings, output_dir, sites):
+    """The run folder of sites by their name and what their file says, without a network."""
+    settings = {**settings, "num-clients": len(sites), "output-dir": str(output_dir)}
+    run_config = Settings.parse(settings).to_dict()
+    with InProcessGrid(load_client_app, run_config, num_nodes=len(sites), workers=1) as grid:
+        for context, (site, own) in zip(grid._contexts.values(), sites.items(), strict=True):
+            # What the running site keeps is its own; this one begins with nothing, keys too.
+            state = {"state-dir": str(output_dir / f"state-{site}")}
+            context.node_config = own | state | {"peers": "", "allow-unpinned": True}
+        context = Context(1, 1, {}, RecordDict(), dict(run_config))
+        server_app.app(grid, context)
+    return server_app.run_folder_of(context)
 
 
 @contextmanager

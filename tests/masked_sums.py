@@ -18,14 +18,15 @@ from common.messages import Order, TrainReport
 from common.secagg.messages import (
     MASKED,
     SECAGG_AGREE,
+    SECAGG_KEYS,
     SECAGG_MASK,
-    SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     SealedShares,
     SecaggAgreed,
     SecaggAgreement,
     SecaggCircle,
+    SecaggDealt,
     SecaggKeys,
     SecaggOrder,
     SecaggSurvivors,
@@ -33,7 +34,7 @@ from common.secagg.messages import (
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 
-STEPS = (SECAGG_TRAIN, SECAGG_SHARE, SECAGG_MASK, SECAGG_AGREE, SECAGG_UNMASK)
+STEPS = (SECAGG_KEYS, SECAGG_TRAIN, SECAGG_MASK, SECAGG_AGREE, SECAGG_UNMASK)
 
 
 def settings_in(folder, **words):
@@ -165,15 +166,17 @@ class Play:
         [reply] = self.grid.send_and_receive([Message(content, self.nodes[site], kind)])
         return reply
 
-    def train(self, site, server_round=1, attempt=1, members=5):
+    def order(self, site, circle, members=5):
         weight = self.weights.get(site, 0)
-        order = SecaggOrder(server_round, attempt, 0, members, 500, weight, 2500, 3, 20)
+        return SecaggOrder(*vars(circle).values(), members, 500, weight, 2500, 3, 20)
+
+    def train(self, site, circle=None, members=5, **number):
+        order = self.order(site, circle or self.circle(**number), members)
         return self.ask(SECAGG_TRAIN, site, order, self.arrays)
 
     def circle(self, server_round=1, attempt=1):
-        keys = [
-            SecaggKeys.decode(self.train(site, server_round, attempt).content) for site in range(5)
-        ]
+        asked = Order(server_round, attempt, 0)
+        keys = [SecaggKeys.decode(self.ask(SECAGG_KEYS, site, asked).content) for site in range(5)]
         return SecaggCircle(
             server_round,
             attempt,
@@ -188,15 +191,18 @@ class Play:
 
     def dealt(self, circle):
         return {
-            name: SealedShares.decode(self.ask(SECAGG_SHARE, place, circle).content)
+            name: SecaggDealt.decode(self.train(place, circle).content)
             for place, name in enumerate(self.names)
         }
 
     def masked(self, attempt=1, **changes):
         """Bring all five as far as their masked vectors."""
-        dealt = self.dealt(self.circle(attempt=attempt))
+        self.masked_in(self.circle(attempt=attempt))
+
+    def masked_in(self, circle):
+        dealt = self.dealt(circle)
         for site in range(5):
-            delivery = self.delivery(dealt, site, attempt=attempt)
+            delivery = self.delivery(dealt, site, attempt=circle.attempt)
             assert not self.ask(SECAGG_MASK, site, delivery).has_error()
 
     def rows(self, site):

@@ -11,8 +11,16 @@ from adversary import LyingSumServer
 from plan import ROOT
 
 from common import messages
+from common.identity import Channel, EphemeralKey, SignedKeys
 from common.messages import Order
-from common.secagg.messages import SECAGG_AGREE, SECAGG_MASK, SECAGG_SHARE, SECAGG_UNMASK
+from common.secagg import protocol, shamir
+from common.secagg.messages import (
+    SECAGG_AGREE,
+    SECAGG_MASK,
+    SECAGG_UNMASK,
+    SecaggDealt,
+    SecaggDisclosure,
+)
 
 PAGE = ROOT / "docs" / "lying-servers.md"
 
@@ -70,25 +78,98 @@ def test_who_replays_steps_or_words_gets_nothing_for_them(server):
     words = server.agreed([(site, server.survivors()) for site in range(5)])
     server.ask(SECAGG_UNMASK, 0, words)
     # Each step of site-0 again, as it was.
-    server.train(0)
+    server.train(0, circle)
     for kind, record in (
-        (SECAGG_SHARE, circle),
         (SECAGG_MASK, deliveries[0]),
         (SECAGG_AGREE, server.survivors()),
         (SECAGG_UNMASK, words),
     ):
         server.ask(kind, 0, record)
-    assert_refused(server, *["out of turn"] * 5)
+    assert_refused(server, *["out of turn"] * 4)
     # The keys, and the words, of one sum in the next.
     second = server.circle(attempt=2)
     mixed = replace(second, sealing_keys=[second.sealing_keys[0], *circle.sealing_keys[1:]])
-    server.ask(SECAGG_SHARE, 0, mixed)
+    server.train(0, mixed)
     assert "signature" in server.refusals.pop()
     server.masked(attempt=3)
     server.agreed([(site, server.survivors(attempt=3)) for site in range(5)], attempt=3)
     server.ask(SECAGG_UNMASK, 1, replace(words, attempt=3))
     assert "signature" in server.refusals.pop()
-    assert_refused(server, *["out of turn"] * 5)
+    assert_refused(server, *["out of turn"] * 4)
+
+
+def test_who_shows_a_site_anothers_keys_of_a_sum_before_gets_no_mask_with_them(server):
+    """All that site-1 signed then is in order; but it deals shares under its keys of now."""
+    first = server.circle()
+    server.dealt(first)
+    second = server.circle(attempt=2)
+    columns = ("identity_keys", "sealing_keys", "masking_keys", "signatures")
+    old = {
+        name: [getattr(second, name)[0], getattr(first, name)[1], *getattr(second, name)[2:]]
+        for name in columns
+    }
+    circles = [replace(second, **old), *[second] * 4]
+    dealt = {
+        name: SecaggDealt.decode(server.train(place, circles[place]).content)
+        for place, name in enumerate(server.names)
+    }
+    server.ask(SECAGG_MASK, 0, server.delivery(dealt, 0, attempt=2))
+    assert_refused(server, "altered, cut short")
+
+
+def test_who_has_everything_opened_in_one_sum_expands_no_mask_of_the_next(server, monkeypatch):
+    """A site that masked is said to be gone: its masking key is told, and all others' seeds."""
+    used, add_masks = [], protocol.add_masks
+
+    def watched(vector, added, subtracted=()):
+        used.append({*added, *subtracted})
+        add_masks(vector, added, subtracted)
+
+    monkeypatch.setattr(protocol, "add_masks", watched)
+    circles = [server.circle(attempt=1)]
+    server.masked_in(circles[0])
+    masks = [set().union(*used)]
+    used.clear()
+    lie = server.survivors(server.names[:4])
+    words = server.agreed([(site, lie) for site in range(4)])
+    told = [
+        SecaggDisclosure.decode(server.ask(SECAGG_UNMASK, site, words).content) for site in range(4)
+    ]
+    circles.append(server.circle(attempt=2))
+    server.masked_in(circles[1])
+    masks.append(set().union(*used))
+
+    seeds = [
+        shamir.join({place: each.seeds[each.survivors.index(name)] for place, each in at}, 4)
+        for name in server.names[:4]
+        for at in [list(enumerate(told, start=1))]
+    ]
+    key = EphemeralKey(
+        shamir.join({place: each.keys[0] for place, each in enumerate(told, start=1)}, 4)
+    )
+    signed = [signed_in(circle) for circle in circles]
+    assert key.public == signed[0]["site-4"].keys[1]
+    opened = {*seeds}
+    for mine in (each["site-4"] for each in signed):
+        for theirs in (each[name] for each in signed for name in server.names[:4]):
+            for attempt in (1, 2):
+                channel = Channel.between(
+                    key, mine, theirs, protocol.occasion_of(1, 1, attempt, 0), 1
+                )
+                opened.add(channel.shared_key("mask"))
+    assert len(opened & masks[0]) == 4 + 4
+    assert len(masks[0]) == len(masks[1]) == 5 + 10
+    assert not opened & masks[1]
+    assert_refused(server)
+
+
+def signed_in(circle):
+    """Each site's keys as a circle has them."""
+    columns = (circle.identity_keys, circle.sealing_keys, circle.masking_keys, circle.signatures)
+    return {
+        name: SignedKeys(name, identity, (sealing, masking), signature)
+        for name, identity, sealing, masking, signature in zip(circle.sites, *columns, strict=True)
+    }
 
 
 def test_who_alternates_run_ids_gets_each_vector_under_one_mask(server):
@@ -97,8 +178,8 @@ def test_who_alternates_run_ids_gets_each_vector_under_one_mask(server):
     server.in_run(2, state=server.states())
     second = server.circle()
     server.in_run(1, state=server.states())
-    server.ask(SECAGG_SHARE, 0, first)  # of keys that were forgotten when run 2 began
-    server.ask(SECAGG_SHARE, 1, second)  # of keys that were signed for run 2
+    server.train(0, first)  # of keys that were forgotten when run 2 began
+    server.train(1, second)  # of keys that were signed for run 2
     server.in_run(2, state=server.states())
     dealt = server.dealt(second)
     for site in range(5):
@@ -108,8 +189,7 @@ def test_who_alternates_run_ids_gets_each_vector_under_one_mask(server):
         server.ask(SECAGG_MASK, site, server.delivery(dealt, site))
     assert_refused(
         server,
-        "does not hold the keys that this site advertised",
-        "signature",
+        *["keys that this site offered for this sum are gone"] * 2,
         *["out of turn"] * 3,
     )
     assert server.masked_vectors == 5
@@ -143,7 +223,7 @@ def test_who_differences_cohorts_of_a_model_gets_one_sum(server, first, second, 
 def test_who_puts_keys_of_its_own_in_a_sites_place_is_dealt_nothing(server):
     forged = server.forged(server.circle())
     for site in range(4):
-        server.ask(SECAGG_SHARE, site, forged)
+        server.train(site, forged)
     assert_refused(server, *["'site-4' signs with the key"] * 4)
 
 
@@ -152,7 +232,7 @@ def test_who_asks_for_sums_of_few_gets_none(server):
     server.train(0, members=2)
     circle = server.circle(attempt=2)
     three = {name: value[:3] for name, value in vars(circle).items() if isinstance(value, list)}
-    server.ask(SECAGG_SHARE, 0, replace(circle, **three))
+    server.train(0, replace(circle, **three))
     server.weights = {0: 400, 1: 1, 2: 1, 3: 1, 4: 1}
     server.masked(attempt=3)
     weights = {f"site_{site}": weight for site, weight in server.weights.items()}

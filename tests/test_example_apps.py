@@ -51,6 +51,7 @@ def slow(test):
     return pytest.mark.slow(pytest.mark.timeout(4 * PATIENCE)(test))
 
 
+@pytest.mark.matrix
 @slow
 def test_cohorts_come_from_different_clusters_of_labels(flower):
     said, status = run(flower, "flower-cohorts", strategy="krum")
@@ -62,6 +63,7 @@ def test_cohorts_come_from_different_clusters_of_labels(flower):
     assert len({accuracy for *_, accuracy in rounds}) > 1, said
 
 
+@pytest.mark.matrix
 @slow
 def test_the_kinds_of_sites_are_found_and_each_has_a_model(flower, tmp_path):
     config = {"strategy": "fedadam", "models-dir": str(tmp_path)}

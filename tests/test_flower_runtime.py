@@ -105,6 +105,7 @@ def test_flwr_run_groups_by_cost_and_keeps_personal_models(flower, tmp_path):
         assert (folder / name).read_text() == (ours / name).read_text()
 
 
+@pytest.mark.matrix
 def test_wrong_number_of_nodes_is_said_and_the_run_fails(flower, tmp_path):
     flower(
         "run",
@@ -126,7 +127,10 @@ def test_wrong_number_of_nodes_is_said_and_the_run_fails(flower, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        {"strategy": "ifca", "num-clusters": 2, "clients-per-round": 3},
+        pytest.param(
+            {"strategy": "ifca", "num-clusters": 2, "clients-per-round": 3},
+            marks=pytest.mark.matrix,
+        ),
         {"objective": "scaffold", "momentum": 0.0, "fine-tune-epochs": 1, "strategy": "fedavg"},
     ],
     ids=["choices", "vectors"],

@@ -3,7 +3,7 @@
 from flwr.app import Context, Message
 
 from client_app.answers.pilot import Folds
-from client_app.answers.row_sums import once
+from client_app.answers.row_sums import checked_sums, fewest, once
 from client_app.handlers import answers
 from client_app.site import Site
 from client_app.summed_rows import learner_of, rows_of
@@ -34,5 +34,7 @@ def sums_of_folds(message: Message, site: Site, context: Context) -> Message:
         without = folds.without(k)
         fitted = learner_of(without)
         once(step, fitted, site, context, f"fit-steps-{order.learner}-{k}")
-        sums[f"{k}/{SUMS}"] = fitted.statistics(step, rows_of(without))
+        least = fewest(fitted, site, context)
+        told = checked_sums(step, fitted, rows_of(without), least, hidden=False)
+        sums[f"{k}/{SUMS}"] = told
     return messages.reply(message, PilotSumsReport(site.name, order.round, watch.seconds), sums)

@@ -5,6 +5,7 @@ own file releases ``pilot-change``.
 """
 
 import json
+import logging
 import secrets as system_secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from common.errors import MessageError
 from common.messages import Parameters
 from common.pilot.forecast import Played
 from common.pilot.messages import (
+    DITTO,
     FEDAVG,
     LOCAL,
     PILOT_TELL,
@@ -42,6 +44,8 @@ from common.secagg.messages import PILOT_SUM, PilotSumOrder
 
 __all__ = ["for_sum", "tell"]
 
+log = logging.getLogger("coterie")
+
 _RELEASE = "pilot-change"
 
 
@@ -50,20 +54,25 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
     """Train the folds' models, or judge them, and keep what that gives for a secure sum."""
     watch = Stopwatch()
     order = PilotSumOrder.decode(message.content)
-    scale = secagg.begin(order, site, context)
-    received, folds = _received(message, site, order.played, order)
+    begun = secagg.begin(order, site, context)
+    received = _received(message, site, order)
+    pairs = PilotPairs(_candidates(order))
+    if order.step == "weights" and len(order.spreads) != len(pairs.all):
+        raise MessageError(f"{len(order.spreads)} spreads of {len(pairs.all)} pairs")
     weight = order.weight or len(site.rows.train)
-    if order.step == "train":
-        arrays, numbers = _trained(folds, received)
-        sent = messages.together(received)
-    else:
-        arrays, numbers, sent = {}, _numbers(folds, received, order), {}
-    vector = secagg.summand(scale, arrays, sent, numbers, weight, site.name)
+    numbers = {"train": 2, "changes": pairs.first, "weights": pairs.second}[order.step]
+    sent = messages.together(received) if order.step == "train" else {}
+
+    def worked_out() -> tuple[Parameters, list[float], int]:
+        folds = _folds(site, order.played, order)
+        if order.step == "train":
+            return *_trained(folds, received), weight
+        return {}, _numbers(folds, received, order, pairs), weight
+
+    vector = secagg.summand(begun.scale, sent, numbers, site.name, worked_out)
     # A step sums something else of the models, with weights of its own: it has its own cohort.
     known = {**messages.together(received), f"step {order.step}": np.empty(0)}
-    told = PilotSumOrder(**{**vars(order), "weight": weight})
-    report = secagg.advertised(told, site, context, known, vector, watch.seconds)
-    return messages.reply(message, report)
+    return secagg.dealt(message, begun, site, context, known, vector, weight, watch.seconds)
 
 
 @answers(PILOT_TELL)
@@ -71,22 +80,32 @@ def tell(message: Message, site: Site) -> Message:
     """Say what this site is told: its verdict, and its figures if its owner releases them."""
     watch = Stopwatch()
     order = PilotCommon.decode(message.content)
-    received, folds = _received(message, site, order.round, order)
-    found = _judged(folds, received)
+    received = _received(message, site, order)
+    found = Judged([*_candidates(order)], site.dataset.task.score_name, 0, 0, None)
     told = None
-    if found.outcomes is not None:
-        told = told_site(found.outcomes, found.candidates, found.units, _common(order))
+    try:
+        found = _judged(_folds(site, order.round, order), received)
+        if found.outcomes is not None:
+            told = told_site(found.outcomes, found.candidates, found.units, _common(order))
+    except Exception:  # whether it fails can depend on a row: it is as where none can be judged
+        log.exception("site %s: its folds could not be judged", site.name)
     releases = told is not None and _RELEASE in site.releases
     return messages.reply(message, _report(site, order, found, told, releases, watch.seconds))
 
 
-def _received(
-    message: Message, site: Site, played: int, asked: PilotSumOrder | PilotCommon
-) -> tuple[list[Parameters], Folds]:
+def _received(message: Message, site: Site, asked: PilotSumOrder | PilotCommon) -> list[Parameters]:
     if together := [name for name in asked.learners if name in SHARED_LEARNERS]:
         raise MessageError(f"learners = {together}: none is shared under secure sums")
-    order = PilotOrder(played, asked.folds, [FEDAVG], asked.full, asked.learners)
-    return received_models(message.content, [site] * asked.folds), Folds.of(site, order)
+    return received_models(message.content, [site] * asked.folds)
+
+
+def _folds(site: Site, played: int, asked: PilotSumOrder | PilotCommon) -> Folds:
+    return Folds.of(site, PilotOrder(played, asked.folds, [FEDAVG], asked.full, asked.learners))
+
+
+def _candidates(asked: PilotSumOrder | PilotCommon) -> tuple[str, ...]:
+    """Return what a site judges, in the order in which it does."""
+    return (LOCAL, *dict.fromkeys(asked.learners), DITTO, FEDAVG)
 
 
 def _trained(folds: Folds, received: Sequence[Parameters]) -> tuple[Parameters, list[float]]:
@@ -101,14 +120,14 @@ def _trained(folds: Folds, received: Sequence[Parameters]) -> tuple[Parameters, 
     return messages.together(fitted), [folds.score(received) * held_out, held_out]
 
 
-def _numbers(folds: Folds, received: Sequence[Parameters], order: PilotSumOrder) -> list[float]:
+def _numbers(
+    folds: Folds, received: Sequence[Parameters], order: PilotSumOrder, pairs: PilotPairs
+) -> list[float]:
     found = _judged(folds, received)
-    pairs = PilotPairs(tuple(found.candidates))
+    assert tuple(found.candidates) == pairs.names
     changes = None if found.outcomes is None else changes_of(found.outcomes, found.candidates)
     if order.step == "changes":
         return [float(each) for each in pairs.first_of(changes)]
-    if len(order.spreads) != len(pairs.all):
-        raise MessageError(f"{len(order.spreads)} spreads of {len(pairs.all)} pairs")
     return [float(each) for each in pairs.second_of(changes, order.spreads)]
 
 

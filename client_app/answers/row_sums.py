@@ -15,24 +15,28 @@ from client_app import questions
 from client_app.answers import secagg
 from client_app.handlers import answers
 from client_app.site import Site
+from client_app.site_config import from_node_config
 from client_app.summed_rows import learner_of, rows_of
 from client_app.training.loop import Stopwatch
 from common import messages
-from common.errors import MessageError, SecaggError
+from common.errors import DataError, MessageError, SecaggError
 from common.exact.contract import LARGEST, Arrays, SummedModel, TableRows, Whole
+from common.exact.glm import Glm
 from common.messages import Order
 from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
 from common.secagg.cohorts import digest_of
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
 from common.secagg.vectors import Vector
 
-__all__ = ["clear_sums", "hidden_sums", "once"]
+__all__ = ["checked_sums", "clear_sums", "fewest", "hidden_sums", "once"]
 
 log = logging.getLogger("coterie")
 
 _MOST_MEMBERS = 2**9
 """Of a sum whose entries are below 2^53, in 63 bits."""
 _STEPS = "fit-steps"
+_FEWEST_OF_GLM = 5
+"""Rows that carry a step, where the site's file does not say; no honest step has so few."""
 _SHOWN = 16  # digits of a step's digest
 
 
@@ -47,7 +51,7 @@ def clear_sums(message: Message, site: Site, context: Context) -> Message:
     watch = Stopwatch()
     order = Order.decode(message.content)
     step, fitted = _step(message, site, context)
-    sums = fitted.statistics(step, rows_of(site))
+    sums = checked_sums(step, fitted, rows_of(site), fewest(fitted, site, context), hidden=False)
     report = SumsReport(site.name, order.round, order.attempt, order.model, watch.seconds)
     return messages.reply(message, report, {SUMS: sums})
 
@@ -63,30 +67,59 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     order = HiddenSumsOrder.decode(message.content)
     if order.members > _MOST_MEMBERS:
         raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
-    scale = secagg.begin(order, site, context)
+    begun = secagg.begin(order, site, context)
     step, fitted = _step(message, site, context)
     most = fitted.largest_size(_columns(site))  # those of a wider step of another group are 0
     if order.entries > most:
         raise MessageError(f"{order.entries} entries, and no step of this fit has over {most}")
     if fitted.size(step) > order.entries:
         raise MessageError(f"{order.entries} entries for {fitted.size(step)} sums")
-    whole = _summand(step, fitted, rows_of(site), order.entries, site.name)
-    layout = scale.layout({}, order.entries)
+    least = fewest(fitted, site, context)
+    whole = _summand(step, fitted, rows_of(site), order.entries, site.name, least)
+    layout = begun.scale.layout({}, order.entries)
     vector = secagg.Packed(layout, layout.packed(Vector.of(whole[:0], whole)).tobytes())
     asked = fitted.question(step)
-    report = secagg.advertised(order, site, context, asked, vector, watch.seconds)
-    return messages.reply(message, report)
+    weight = order.weight
+    return secagg.dealt(message, begun, site, context, asked, vector, weight, watch.seconds)
 
 
-def _summand(step: Arrays, fitted: SummedModel, rows: TableRows, entries: int, name: str) -> Whole:
+def fewest(fitted: SummedModel, site: Site, context: Context) -> int:
+    """Return how many rows must carry what a site adds to a step; of a simulation, none."""
+    if not questions.is_asked(site, context):
+        return 0
+    usual = _FEWEST_OF_GLM if isinstance(fitted, Glm) else 1
+    return from_node_config(context.node_config).smallest_count or usual
+
+
+def checked_sums(
+    step: Arrays, fitted: SummedModel, rows: TableRows, least: int, *, hidden: bool
+) -> Whole:
+    """Return what rows add to a step.
+
+    Raises:
+        DataError: sums without room, or that fewer rows carry than the site lets them.
+    """
+    sums = fitted.statistics(step, rows)
+    if least > 1 and fitted.carried(step, rows, sums, hidden=hidden) < least:
+        raise DataError(
+            f"fewer rows than smallest-count = {least} carry this step; a fit comes to this where "
+            "columns tell the classes nearly apart (set glm-l2), or nodes of trees get small "
+            "(tree-depth, or secagg=true, under which no bin is told)"
+        )
+    return sums
+
+
+def _summand(
+    step: Arrays, fitted: SummedModel, rows: TableRows, entries: int, name: str, least: int
+) -> Whole:
     """Return what a site adds to a hidden sum: its sums, zeros, and how many sites it is.
 
-    Whether sums have room can depend on a row. Without room they are zeros of no site, so that
-    nothing but the sum tells it.
+    Whether sums have room, or enough rows carry them, can depend on a row. Else they are zeros of
+    no site, so that nothing but the sum tells it.
     """
     vector = np.zeros(entries + 1, np.int64)
     try:
-        sums = fitted.statistics(step, rows)
+        sums = checked_sums(step, fitted, rows, least, hidden=True)
     except Exception:
         log.exception("site %s: it adds nothing to this step of the fit", name)
         return vector

@@ -1,4 +1,8 @@
-"""Secure sums, a site's side: five messages, the secrets between them, and no step twice.
+"""Secure sums, a site's side: four messages, the secrets between them, and no step twice.
+
+With its first answer in a sum a site offers the keys of its next one, so that a round needs no
+exchange for keys; only who has offered none is asked for some. Keys are for one sum: those of the
+next are drawn anew and not derived from them, and the private halves are gone with the sum.
 
 The secrets of a sum live in ``Context.state``, which ends with the node's process, and are deleted
 as soon as the next step does not need them. So a restarted site cannot go on with a sum, and it
@@ -11,7 +15,7 @@ import json
 import logging
 import os
 import secrets as system_secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 
 import numpy as np
@@ -25,7 +29,7 @@ from client_app.received import received_model
 from client_app.site import Participant, Site
 from common import messages
 from common.config import Training
-from common.errors import SecaggError, TrustError
+from common.errors import CoterieError, SecaggError, TrustError
 from common.identity import EphemeralKey, Occasion, SignedKeys
 from common.messages import Order, Parameters, ReleaseNote
 from common.privacy.updates import tells_loss
@@ -35,8 +39,8 @@ from common.secagg.fixed_point import Scale
 from common.secagg.messages import (
     MASKED,
     SECAGG_AGREE,
+    SECAGG_KEYS,
     SECAGG_MASK,
-    SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     MaskedReport,
@@ -44,18 +48,28 @@ from common.secagg.messages import (
     SecaggAgreed,
     SecaggAgreement,
     SecaggCircle,
+    SecaggDealt,
     SecaggDisclosure,
     SecaggKeys,
     SecaggOrder,
     SecaggSurvivors,
 )
 from common.secagg.neighbours import wiring
-from common.secagg.protocol import SEED_BYTES, Circle, Keys, Member, disclose, occasion_of
+from common.secagg.protocol import (
+    SEED_BYTES,
+    Circle,
+    Keys,
+    Member,
+    disclose,
+    keys_of,
+    occasion_of,
+)
 from common.secagg.vectors import Layout
 
 log = logging.getLogger("coterie")
 
 _SECRETS, _CIRCLE = "secure-sum", "secure-sum-circle"  # in Context.state
+_OFFERED = "secure-sum-keys"  # of the next sum, likewise
 _NOISE = "secure-sum-noise"
 _STEP = "secure-sum-step-{run}.json"  # kept
 _COHORTS = "secure-sum-cohorts.json"  # kept
@@ -118,110 +132,191 @@ class Packed:
     data: bytes = field(repr=False)
 
 
-@answers(SECAGG_TRAIN, of_node=True)
-def train(message: Message, site: Site, context: Context) -> Message:
-    """Train the model received, keep the result as a vector to be masked, and advertise keys."""
-    order = SecaggOrder.decode(message.content)
-    scale = begin(order, site, context)
-    parameters = received_model(message.content, site, trains=True)
-    fitted = fitted_or_as_sent(parameters, site, _fresh(order, site.settings))
-    fitted, noise = private_rows.update_answer(message, site, fitted)
-    metrics = [fitted.loss] if tells_loss(site.settings) else []
-    weight = order.weight or len(site.rows.train)
-    vector = summand(scale, fitted.parameters, parameters, metrics, weight, site.name)
-    order = replace(order, weight=weight)
-    report = advertised(order, site, context, parameters, vector, fitted.seconds)
-    if noise is not None:
-        context.state[_NOISE] = noise.encode()
+@dataclass(frozen=True)
+class Begun:
+    """A sum that a site is in, before it looks at a row.
+
+    Attributes:
+        scale: of the site's vector.
+        order: that asked.
+        secrets: the site's, as far as there are any.
+        member: the site among those whose keys it was told, which were checked.
+    """
+
+    scale: Scale
+    order: SecaggOrder
+    secrets: _Secrets
+    member: Member = field(repr=False)
+
+
+@answers(SECAGG_KEYS, of_node=True)
+def keys(message: Message, site: Participant, context: Context) -> Message:
+    """Offer keys for the next sum: the same ones until that begins."""
+    order = Order.decode(message.content)
+    signed = _offered(site, context)
+    report = SecaggKeys(
+        *_who(site, order), signed.identity_key, list(signed.keys), signed.signature
+    )
     return messages.reply(message, report)
 
 
-def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
-    """Return what a site's vector is scaled to, before it trains for a sum.
+@answers(SECAGG_TRAIN, of_node=True)
+def train(message: Message, site: Site, context: Context) -> Message:
+    """Train the model received, keep the result as a vector to be masked, and deal shares."""
+    begun = begin(SecaggOrder.decode(message.content), site, context)
+    parameters = received_model(message.content, site, trains=True)
+    fitted = fitted_or_as_sent(parameters, site, _fresh(begun.order, site.settings))
+    fitted, noise = private_rows.update_answer(message, site, fitted)
+    metrics = [fitted.loss] if tells_loss(site.settings) else []
+    weight = begun.order.weight or len(site.rows.train)
+    vector = summand(
+        begun.scale,
+        parameters,
+        len(metrics),
+        site.name,
+        lambda: (fitted.parameters, metrics, weight),
+    )
+    answer = dealt(message, begun, site, context, parameters, vector, weight, fitted.seconds)
+    if noise is not None:
+        context.state[_NOISE] = noise.encode()
+    return answer
+
+
+def begin(order: SecaggOrder, site: Participant, context: Context) -> Begun:
+    """Return what a site needs to be in a sum, before it trains for that.
+
+    The keys that it offered are this sum's from here on, whatever becomes of it.
 
     Raises:
-        SecaggError: a sum of too few sites, or one that the site was in before.
+        SecaggError: a sum of too few sites, of another weight than any has, or one that the site
+            was in before; keys that are gone.
+        TrustError: keys in the circle that are not those of the sites they are said to be of.
     """
     scale = Scale(
         order.members, order.max_weight, order.total_weight, order.entry_bytes, order.fraction_bits
     )
+    if order.weight:
+        scale.check_weight(order.weight)
     fewest = _fewest(order.members, site.settings)
     if order.members < fewest:
         raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
     _step(site, context, order, 0)
     _forget(context)
-    return scale
+    offered = context.state.config_records.get(_OFFERED)
+    if offered is None or offered["run"] != str(context.run_id):
+        raise SecaggError(
+            "the keys that this site offered for this sum are gone, as after a restart of the "
+            "site; it goes on without it, and the next one asks for new keys"
+        )
+    del context.state[_OFFERED]
+    own = {name: offered[name] for name in ("identity_key", "signature", "sealing", "masking")}
+    secrets = _Secrets(order.members, "", order.weight, seed=os.urandom(SEED_BYTES), **own)  # type: ignore[arg-type]  # as _offered wrote them
+    member = _member(order.circle, secrets, site, context)
+    _check_keys(member, context)
+    return Begun(scale, order, secrets, member)
+
+
+def _offered(site: Participant, context: Context) -> SignedKeys:
+    """Return the keys that a site offers for its next sum, made where there are none."""
+    known = context.state.config_records.get(_OFFERED)
+    if known is None or known["run"] != str(context.run_id):
+        pairs = Keys.generate()
+        signed = pairs.signed(identity_of(site.keeper), site.name, context.run_id)
+        known = ConfigRecord(
+            {
+                "run": str(context.run_id),
+                "identity_key": signed.identity_key,
+                "signature": signed.signature,
+                "sealing": pairs.sealing.private,
+                "masking": pairs.masking.private,
+            }
+        )
+        context.state[_OFFERED] = known
+        return signed
+    halves = (EphemeralKey(known["sealing"]), EphemeralKey(known["masking"]))  # type: ignore[arg-type]
+    public = tuple(half.public for half in halves)
+    return SignedKeys(site.name, known["identity_key"], public, known["signature"])  # type: ignore[arg-type]
 
 
 def summand(
     scale: Scale,
-    trained: Parameters,
     sent: Parameters,
-    metrics: Sequence[float],
-    weight: int,
+    num_metrics: int,
     name: str,
+    work: Callable[[], tuple[Parameters, Sequence[float], int]],
 ) -> Packed:
     """Return a site's vector of a sum: of zeros, its weight too, where there is none to be sent.
 
-    Whether a training overflowed can depend on a row, so nothing but the sum may tell it.
+    Whether a training fails, overflows or gives more than there is room for can depend on a row, so
+    nothing but the sum may tell it: the vector has the same bytes then.
 
     Args:
         scale: of the sum.
-        trained: the site's model.
-        sent: the one that it was trained from.
-        metrics: numbers beside it.
-        weight: of the site.
+        sent: the model that is trained from.
+        num_metrics: how many numbers go beside it.
         name: of the site.
+        work: whatever looks at rows; returns the site's model, its numbers and its weight.
     """
-    scale.check_weight(weight)
-    layout = scale.layout(sent, len(metrics))
+    layout = scale.layout(sent, num_metrics)
     try:
+        trained, metrics, weight = work()
+        if len(metrics) != num_metrics:
+            raise SecaggError(f"{len(metrics)} numbers beside a model, {num_metrics} were asked")
         vector = scale.encode(trained, sent, metrics, weight)
-    except SecaggError as error:
+    except CoterieError as error:
         log.warning("site %s: it adds nothing to this sum: %s", name, error)
+        vector = layout.zeros()
+    except Exception:
+        log.exception("site %s: it adds nothing to this sum", name)
         vector = layout.zeros()
     return Packed(layout, layout.packed(vector).tobytes())
 
 
-def advertised(
-    order: SecaggOrder,
+def dealt(
+    message: Message,
+    begun: Begun,
     site: Participant,
     context: Context,
     received: Parameters,
     vector: Packed,
+    weight: int,
     seconds: float,
-) -> SecaggKeys:
-    """Return a site's fresh keys for a sum, and keep its vector until that is masked.
+) -> Message:
+    """Return the answer of a site that has its vector: shares for its neighbours, and next keys.
 
-    The weight in the order is what others may know of the site's; 0: it is hidden in the sum.
+    The vector is kept until it is masked.
+
+    Args:
+        message: that asked.
+        begun: the sum.
+        site: that answers.
+        context: of the node.
+        received: what the vector was made from.
+        vector: the site's.
+        weight: what others may know of the site's; 0: it is hidden in the sum.
+        seconds: wall time of the training.
     """
-    keys = Keys.generate()
-    signed = keys.signed(identity_of(site.keeper), site.name, _occasion(context, order))
-    _Secrets(
-        members=order.members,
+    own, sealed = begun.member.deal()
+    replace(
+        begun.secrets,
         model=digest_of(received),
-        weight=order.weight,
-        identity_key=signed.identity_key,
-        signature=signed.signature,
-        sealing=keys.sealing.private,
-        masking=keys.masking.private,
+        weight=weight,
         vector=vector.data,
         layout=list(astuple(vector.layout)),
+        dealers=[site.name],
+        shares=[own],
     ).remember(context)
-    who = _who(site, order)
-    return SecaggKeys(*who, signed.identity_key, list(signed.keys), signed.signature, seconds)
-
-
-@answers(SECAGG_SHARE, of_node=True)
-def share(message: Message, site: Participant, context: Context) -> Message:
-    """Deal shares of the masking key and of a new self-mask's seed to the neighbours."""
-    order = SecaggCircle.decode(message.content)
-    _step(site, context, order, 1)
-    known = replace(_Secrets.of(context), seed=os.urandom(SEED_BYTES))
-    own, sealed = _member(order, known, site, context).deal()
-    replace(known, dealers=[site.name], shares=[own]).remember(context)
-    context.state[_CIRCLE] = order.encode()
-    report = SealedShares(*_who(site, order), list(sealed), list(sealed.values()))
+    context.state[_CIRCLE] = begun.order.circle.encode()
+    signed = _offered(site, context)
+    report = SecaggDealt(
+        *_who(site, begun.order),
+        signed.identity_key,
+        list(signed.keys),
+        signed.signature,
+        list(sealed),
+        list(sealed.values()),
+        seconds,
+    )
     return messages.reply(message, report, note=_SEALED)
 
 
@@ -229,7 +324,7 @@ def share(message: Message, site: Participant, context: Context) -> Message:
 def mask(message: Message, site: Participant, context: Context) -> Message:
     """Send the vector under all masks, once the shares of those who go on are here."""
     delivered = SealedShares.decode(message.content)
-    _step(site, context, delivered, 2)
+    _step(site, context, delivered, 1)
     if delivered.site != site.name:
         raise SecaggError(f"these shares were dealt to {delivered.site!r}")
     known = _Secrets.of(context)
@@ -257,7 +352,7 @@ def mask(message: Message, site: Participant, context: Context) -> Message:
 def agree(message: Message, site: Participant, context: Context) -> Message:
     """Sign who is in the sum, if that can be and was not summed with one or two others before."""
     order = SecaggSurvivors.decode(message.content)
-    _step(site, context, order, 3)
+    _step(site, context, order, 2)
     known = _Secrets.of(context)
     survivors = Survivors.of(order.sites, order.weights)
     if survivors.weights.get(site.name) != known.weight:
@@ -279,7 +374,7 @@ def agree(message: Message, site: Participant, context: Context) -> Message:
 def unmask(message: Message, site: Participant, context: Context) -> Message:
     """Tell one share of every neighbour's seed or key, if a quorum agreed, and forget the sum."""
     order = SecaggAgreement.decode(message.content)
-    _step(site, context, order, 4)
+    _step(site, context, order, 3)
     known = _Secrets.of(context)
     _forget(context)
     survivors = Survivors.of(known.survivors, known.weights)
@@ -349,25 +444,30 @@ def _step(site: Participant, context: Context, order: Order | SealedShares, step
 
 
 def _member(order: SecaggCircle, known: _Secrets, site: Participant, context: Context) -> Member:
-    """Return this site as a member of the circle that it is told of, whose keys it checks."""
+    """Return this site as a member of the circle that it is told of."""
     if len(order.sites) > known.members:
         raise SecaggError(f"a circle of {len(order.sites)} sites, {known.members} were asked")
-    occasion, keys = _occasion(context, order), known.keys
+    private = known.keys
     columns = (order.identity_keys, order.sealing_keys, order.masking_keys, order.signatures)
     told = {
         name: SignedKeys(name, identity, (sealing, masking), signature)
         for name, identity, sealing, masking, signature in zip(order.sites, *columns, strict=True)
     }
-    public = (keys.sealing.public, keys.masking.public)
+    public = (private.sealing.public, private.masking.public)
     mine = SignedKeys(site.name, known.identity_key, public, known.signature)
     if told.pop(site.name, None) != mine:
         raise TrustError("the circle does not hold the keys that this site advertised")
-    pins = trusted_by(context)
-    for name, signed in told.items():
-        pins.check(signed, name, occasion)
     positions = dict(zip(order.sites, order.positions, strict=True))
     threshold = wiring(known.members).threshold
-    return Member(keys, known.seed, Circle(occasion, mine, told, positions, threshold))
+    occasion = _occasion(context, order)
+    return Member(private, known.seed, Circle(occasion, mine, told, positions, threshold))
+
+
+def _check_keys(member: Member, context: Context) -> None:
+    """Raise :class:`TrustError` for keys in a circle that are not those of the site they are of."""
+    pins, offered = trusted_by(context), keys_of(context.run_id)
+    for name, signed in member.circle.peers.items():
+        pins.check(signed, name, offered)
 
 
 def _fresh(order: Order, settings: Training) -> Order:

@@ -49,6 +49,9 @@ __all__ += ["release_once", "update_answer"]
 
 log = logging.getLogger("coterie")
 
+_OVERFLOWED: dict[str, int] = {}
+"""Site -> the last round in which its training overflowed, as far as this process saw."""
+
 BOOK = "privacy-book.json"
 MARK = "privacy-book.mark"
 """How much stands in the book: one that was deleted, emptied or put back has less."""
@@ -214,7 +217,11 @@ def update_answer(
         return fitted, None
     sent = messages.decode_arrays(messages.arrays_of(message.content))
     if elsewhere is not None:
-        protected = protected_model(fitted.parameters, sent, settings)
+        try:
+            protected = protected_model(fitted.parameters, sent, settings)
+        except Exception:
+            log.exception("site %s: an update of zeros in its place", site.name)
+            protected = protected_model(dict(sent), sent, settings)
         return replace(fitted, parameters=protected), ReleaseNote(elsewhere.mechanism)
     planned = UpdateNoise.of(settings)
     what = f"update of {settings.dataset}, model {kind_of(sent)}"
@@ -223,7 +230,11 @@ def update_answer(
     try:
         change = clipped_update(fitted.parameters, sent, planned.clip)
     except DataError as error:
-        log.warning("site %s: an update of zeros in its place: %s", site.name, error)
+        if server_round <= _OVERFLOWED.get(site.name, server_round):  # once in a run
+            log.warning(
+                "site %s: an update of zeros in its place, now and later: %s", site.name, error
+            )
+        _OVERFLOWED[site.name] = server_round
         change = no_update(sent)
     sigma = planned.sigma_of(event)
     noisy = noisy_model(sent, change, sigma)

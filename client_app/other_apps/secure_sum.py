@@ -17,8 +17,8 @@ from common.errors import MessageError
 from common.messages import Introduction, Parameters, Template
 from common.secagg.messages import (
     SECAGG_AGREE,
+    SECAGG_KEYS,
     SECAGG_MASK,
-    SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     AppSumOrder,
@@ -60,21 +60,21 @@ def secure_sum_mod(most_examples: int = 1_000_000, min_cohort: int = 3) -> Mod:
     def train_for_sum(message: Message, context: Context, training: AppTraining) -> Message:
         order = AppSumOrder.decode(message.content)
         node = AppNode.of(context, _RELEASE, settings)
-        scale = secagg.begin(order, node, context)
+        begun = secagg.begin(order, node, context)
         began = time.perf_counter()
         received = _model(training.received)
-        reply = training.reply()
-        if reply.has_error():
-            return reply
-        parameters = _as_received(_model(reply.content), received)
-        weight, metrics = _numbers(reply, order)
-        vector = secagg.summand(
-            scale, parameters, received, metrics, order.weight or weight, node.name
-        )
+
+        def trained() -> tuple[Parameters, list[float], int]:
+            reply = training.reply()
+            if reply.has_error():
+                raise MessageError(f"the app's training failed: {reply.error.reason}")
+            parameters = _as_received(_model(reply.content), received)
+            weight, metrics = _numbers(reply, order)
+            return parameters, metrics, order.weight or weight
+
+        vector = secagg.summand(begun.scale, received, len(order.metrics), node.name, trained)
         seconds = time.perf_counter() - began
-        return messages.reply(
-            message, secagg.advertised(order, node, context, received, vector, seconds)
-        )
+        return secagg.dealt(message, begun, node, context, received, vector, order.weight, seconds)
 
     def step(answer: Callable[[Message, Participant, Context], Message]) -> Answer:
         return lambda message, context, training: answer(
@@ -85,8 +85,8 @@ def secure_sum_mod(most_examples: int = 1_000_000, min_cohort: int = 3) -> Mod:
         _RELEASE,
         {
             messages.INTRODUCE: introduce,
+            SECAGG_KEYS: step(secagg.keys),
             SECAGG_TRAIN: train_for_sum,
-            SECAGG_SHARE: step(secagg.share),
             SECAGG_MASK: step(secagg.mask),
             SECAGG_AGREE: step(secagg.agree),
             SECAGG_UNMASK: step(secagg.unmask),

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from common.data.files import read_arrays
 from common.data.image_folders import read_image_folder
 from common.data.own_tables import read_columns
 from common.data.rows import Array, IntArray, Rows
-from common.errors import DataError
+from common.errors import DataError, quotable
 from common.tables.decimals import Decimal
 from common.tables.measure import measure_of
 from common.tables.reading import TABLE_SUFFIXES, is_table
@@ -25,18 +26,20 @@ __all__ = [
     "read_npz",
 ]
 
+_SPARSE = {"data", "indices", "indptr", "shape"}
+
 
 def read_npz(path: Path, task: str = "classification") -> Rows:
     """Return the rows of an ``.npz`` with X and y, optionally client and test (0 or 1).
 
-    X is (n, features), or images: (n, height, width), (n, channels, height, width) or
-    (n, height, width, channels) with 1 or 3 channels; where ``kind`` says "windows", signals:
-    (n, channels, samples); where it says "tokens", token ids (n, length), whole numbers of 0 or
-    more, which nothing scales. Values of y and client may be any whole
-    numbers or texts; classes and clients are numbered in their sorted order. With ``task``
-    regression, or auto and decimals in y, y is a quantity and the classes are its fifths.
+    X is (n, features), also as the parts of a sparse matrix, or images: (n, height, width),
+    (n, channels, height, width) or (n, height, width, channels) with 1 or 3 channels; where
+    ``kind`` says "windows", signals: (n, channels, samples); where it says "tokens", token ids
+    (n, length), whole numbers of 0 or more, which nothing scales. Values of y and client may be
+    any whole numbers or texts; classes and clients are numbered in their sorted order. With
+    ``task`` regression, or auto and decimals in y, y is a quantity and the classes are its fifths.
     """
-    archive = read_arrays(path, "X", "y")
+    archive = _with_rows(path, "y")
     kind, x = _channels_first(archive, path)
     y = archive["y"]
     learnt: Task = Classification()
@@ -52,6 +55,34 @@ def read_npz(path: Path, task: str = "classification") -> Rows:
     if "client" in archive:
         owner_names, owner = numbered_values(archive["client"], f"{path.name}: client")
     return Rows(x, y, class_names, owner, owner_names, test, kind=kind, task=learnt)
+
+
+def _with_rows(path: Path, *required: str) -> Mapping[str, Array]:
+    """Return an archive's arrays, X among them, also where it holds the parts of a sparse matrix.
+
+    These are compressed rows as ``scipy.sparse.save_npz`` has them: ``data``, ``indices``,
+    ``indptr`` and ``shape``. Once features are scaled few are 0: here they become dense.
+    """
+    archive = read_arrays(path, *required)
+    if "X" in archive:
+        return archive
+    if not archive.keys() >= _SPARSE:
+        raise DataError(f"{path.absolute()} has no array 'X'; it holds {', '.join(archive)}")
+    if (form := str(archive.get("format", np.array("csr")).astype(str))) != "csr":
+        raise DataError(f"{path.name}: a sparse matrix of format {form!r}; save its .tocsr()")
+    shape = tuple(archive["shape"].ravel().tolist())
+    try:
+        parts = (archive["data"], archive["indices"], archive["indptr"])
+        matrix = csr_matrix(parts, shape=shape)
+        matrix.check_format(full_check=True)
+        return {**archive, "X": matrix.toarray()}
+    except (ValueError, TypeError, IndexError) as error:
+        raise DataError(f"{path.name} holds no sparse matrix: {quotable(str(error))}") from None
+    except MemoryError:
+        raise DataError(
+            f"{path.name}: {shape} numbers do not fit into memory, and rows are made dense; hash "
+            "them to fewer features"
+        ) from None
 
 
 def npz_has_quantities(path: Path) -> bool:
@@ -141,7 +172,7 @@ def read_new_rows(
         DataError: a file that is missing, damaged or unfit, or lacks a column.
     """
     if path.suffix.lower() == ".npz":
-        return _channels_first(read_arrays(path, "X"), path)[1], ()
+        return _channels_first(_with_rows(path), path)[1], ()
     if not is_table(path):
         raise DataError(f"{path} is no table ({', '.join(TABLE_SUFFIXES)}) or .npz")
     if not columns:

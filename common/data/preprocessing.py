@@ -193,10 +193,12 @@ class Preprocessing(BaseModel):
     def far_from_training(self, raw: Array) -> list[str]:
         """Return a line for each column of which raw rows (n, columns) are far from all before.
 
-        Far is by more than the range of the training rows outside of it, or by a half below it.
+        Far is by more than the range of the training rows outside of it, or by a half below it. A
+        hashed text has none: new words are what texts have.
         """
         if not self.low:
             return []
+        texts: frozenset[str] = frozenset() if self.table is None else self.table.hashed_names
         low, high = np.array(self.low), np.array(self.high)
         near = np.maximum(low - (high - low), np.where(low > 0, low / 2, -np.inf))
         far = ((raw < near) | (raw > high + (high - low))) & (np.array(self.scale) > 0)
@@ -206,7 +208,7 @@ class Preprocessing(BaseModel):
             for name, odd, values, least, most in zip(
                 self.columns, far.T, raw.T, low, high, strict=True
             )
-            if odd.any()
+            if odd.any() and name not in texts
         ]
 
     def _require_figures(self) -> None:

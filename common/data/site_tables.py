@@ -106,7 +106,7 @@ def _read(
 ) -> tuple[DecodedTable, Task, Array, NDArray[np.bool_]]:
     """Return a site's rows, what is learnt of them, their targets, and which are for testing."""
     raw = read_raw(path) if isinstance(path, Path) else path
-    table = decoded(raw, table_schema, table_schema.writing_of(site, writing))
+    table = decoded(raw, table_schema, table_schema.writing_of(site, writing), site=site)
     assert table.label is not None  # it was asked for
     task = TASKS[table_schema.task]
     if table_schema.task == "regression":

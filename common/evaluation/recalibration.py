@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 from common.evaluation.final import calibration, calibration_error
@@ -82,6 +81,8 @@ def temperature(probabilities: Floats, labels: Ints) -> float:
         probabilities: (n, K), n >= 1.
         labels: (n,).
     """
+    from scipy.optimize import minimize_scalar  # a tenth of a second, when it is needed
+
     logs = _logs(probabilities)
     own = logs[np.arange(len(labels)), labels]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from common.exact.contract import SummedFit
 from common.exact.glm import LEFT_OUT, Glm
@@ -138,6 +137,8 @@ def _line(
     if error is None or not np.isfinite(error) or error <= 0:
         why = "no error beside a ridge" if model.l2 else "no error: too few rows"
         return Coefficient(output, name, estimate, note=why)
+    from scipy import stats  # half a second, when it is needed
+
     by = stats.t(degrees) if model.of.dispersed else stats.norm()
     half = float(by.ppf(0.975)) * error
     return Coefficient(

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from common.errors import DataError, MessageError
 
-__all__ = ["LARGEST", "Arrays", "SummedFit", "SummedModel", "TableRows", "Whole", "apart", "whole"]
+__all__ = ["LARGEST", "Arrays", "SummedFit", "SummedModel", "TableRows", "Whole"]
+__all__ += ["apart", "effective", "whole"]
 
 Arrays = Mapping[str, NDArray[Any]]
 Whole = NDArray[np.int64]
@@ -125,6 +126,17 @@ class SummedModel(ABC):
         """
 
     @abstractmethod
+    def carried(self, sent: Arrays, rows: TableRows, sums: Whole, *, hidden: bool) -> float:
+        """Return how many of a site's rows carry what it adds in a step: the least of its numbers.
+
+        Args:
+            sent: the step.
+            rows: of the site.
+            sums: what they add.
+            hidden: whether nobody sees them but within the sum over all sites.
+        """
+
+    @abstractmethod
     def update(self, fit: SummedFit, sums: Whole) -> SummedFit:
         """Return the fit after a step whose sums (size,) over all sites are there.
 
@@ -161,6 +173,19 @@ def whole(values: NDArray[np.floating], bits: int, what: str) -> Whole:
             "scaled, and free of gross errors?"
         )
     return scaled.astype(np.int64)
+
+
+def effective(weights: NDArray[np.floating]) -> float:
+    """Return how many rows carry a sum with such weights: (sum w)^2 / sum w^2, Kish's.
+
+    >>> effective(np.array([1.0, 1.0, 1.0])), effective(np.array([5.0, 0.0, 0.0]))
+    (3.0, 1.0)
+
+    Source: Kish, "Survey Sampling", 1965, section 11.7.
+    """
+    scaled = np.abs(weights) / max(float(np.abs(weights).max(initial=0.0)), np.finfo(float).tiny)
+    squared = float(scaled @ scaled)
+    return float(scaled.sum()) ** 2 / squared if squared else 0.0
 
 
 def apart(sums: Whole, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.int64]]:

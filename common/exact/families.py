@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, xlogy
 
+from common.exact.contract import effective
+
 __all__ = [
     "FAMILIES",
     "STEEPEST",
@@ -71,6 +73,15 @@ class Family(ABC):
         """
         residuals, weights, deviance = self.parts(design @ parameters.T, y)
         return _summed(design, residuals, weights, deviance)
+
+    def carried(self, eta: Floats, y: NDArray[Any]) -> float:
+        """Return how many rows carry a step's information, or its score, whichever are fewer.
+
+        At predictors (n, q) far out, the weights of all rows but a few vanish, or the residuals.
+        """
+        residuals, weights, _ = self.parts(eta, y)
+        traces = weights.trace(axis1=1, axis2=2)
+        return min(effective(traces), effective(np.abs(residuals).sum(axis=1)))
 
     @abstractmethod
     def intercepts(self, offsets: Floats, y: NDArray[Any]) -> Floats | None:
@@ -203,6 +214,10 @@ class Cox(Family):
     def parts(self, eta: Floats, y: NDArray[Any]) -> tuple[Floats, Floats, float]:
         """Refuse: rows at risk are no sums of rows by themselves."""
         raise NotImplementedError
+
+    def carried(self, eta: Floats, y: NDArray[Any]) -> float:
+        """Return how many rows carry the risks of the first event, at which all are at risk."""
+        return effective(np.exp(eta[:, 0] - eta.max(initial=0.0)))
 
     def sums(self, design: Floats, parameters: Floats, y: NDArray[Any]) -> NewtonParts:
         """Return what one stratum adds; see :class:`Family`."""

@@ -336,6 +336,25 @@ class Glm(SummedModel):
         joined = np.concatenate([[parts.deviance], parts.score, triangle])
         return np.concatenate([used, whole(joined, bits, "Newton step")])
 
+    def carried(self, sent: Arrays, rows: TableRows, sums: Whole, *, hidden: bool) -> float:
+        """Return the rows that carry a step, alike whether it is hidden.
+
+        None of one in which they say nothing of the columns: it adds zeros.
+        """
+        if not int(sent["step"]):
+            return float(len(rows))
+        z = (np.asarray(rows.x, np.float64) - sent["mean"]) * sent["scale"]
+        parameters = np.asarray(sent["parameters"], np.float64)
+        eta = z @ parameters[:, : z.shape[1]].T
+        if parameters.shape[1] > z.shape[1]:
+            eta = eta + parameters[:, -1]
+        elif self.of.intercept:
+            own = self.of.intercepts(eta, rows.y)
+            if own is None:
+                return float(len(rows))
+            eta = eta + own
+        return self.of.carried(eta, rows.y)
+
     def _parts(self, z: Floats, parameters: Floats, y: NDArray[Any]) -> NewtonParts | None:
         """Return what rows of standardised columns add; None where they say nothing."""
         family = self.of

@@ -404,6 +404,22 @@ class Trees(SummedModel):
                     out[mine, column, :, which] = sums.reshape(len(mine), width)
         return out.reshape(-1)
 
+    def carried(self, sent: Arrays, rows: TableRows, sums: Whole, *, hidden: bool) -> float:
+        """Return the rows of the smallest node that a step asks for; in the clear, of a bin.
+
+        Of bins and cells those count that hold a row: the others say where none is, as bins do.
+        """
+        if not int(sent["step"]):
+            if hidden:
+                return float(len(rows))
+            first = len(sums) - rows.x.shape[1] * _CELLS
+            counts = sums if self.loss != "squared" else sums[first:]
+        else:
+            counts = apart(sums, self._shapes(sent))[0][..., 2]
+            if hidden:
+                return float(counts[:, 0].sum(axis=1).min(initial=len(rows)))
+        return float(counts[counts > 0].min(initial=len(rows)))
+
     def _counted(self, rows: TableRows) -> Whole:
         """Return rows by class, or moments of a quantity, and rows of each column by cell."""
         if self.loss == "squared":

@@ -126,8 +126,9 @@ def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[s
             if not np.isfinite(after).all():
                 raise DataError(
                     f"array {name!r} of the trained model holds NaN or an infinite value, which no "
-                    "clipping bounds: nothing of it leaves; train with a smaller learning-rate, or "
-                    "with less noise: a larger update-epsilon, more sites"
+                    "clipping bounds: nothing of it leaves; train with less noise (a larger "
+                    "update-epsilon, more sites, a model of fewer numbers), or with a smaller "
+                    "learning-rate"
                 )
             update[name] = after - value.astype(np.float64)
     added, nothing = list(update.values()), [np.zeros_like(each) for each in update.values()]

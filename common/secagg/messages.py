@@ -1,10 +1,11 @@
 """Messages of secure sums: what passes between the server and the sites, kinds and records.
 
-Five steps, each one Flower round for the sums of all models together;
-``common/secagg/protocol.py`` says what they are for. A masked vector is the array :data:`MASKED`.
+Four steps, each one Flower round for the sums of all models together, and one before them for the
+keys of sites that offered none with their last sum; ``common/secagg/protocol.py`` says what they
+are for. A masked vector is the array :data:`MASKED`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from flwr.app import MessageType
@@ -22,20 +23,43 @@ from common.messages import (
     released,
 )
 
+SECAGG_KEYS = f"{MessageType.QUERY}.sum_keys"
 SECAGG_TRAIN = f"{MessageType.TRAIN}.for_sum"
 PILOT_SUM = f"{MessageType.TRAIN}.pilot_for_sum"
 """Begins a pilot's sum, whose further steps are those of every sum."""
 HIDDEN_SUMS = f"{MessageType.TRAIN}.row_sums_hidden"
 """Begins the sum of a fit's step (:mod:`common.messages.row_sums`)."""
-SECAGG_SHARE = f"{MessageType.QUERY}.share"
 SECAGG_MASK = f"{MessageType.QUERY}.mask"
 SECAGG_AGREE = f"{MessageType.QUERY}.agree"
 SECAGG_UNMASK = f"{MessageType.QUERY}.unmask"
 
 
 @dataclass(frozen=True)
-class SecaggOrder(Order):
-    """What ``train.for_sum`` asks beside a model: to train it and to get ready for a sum."""
+class SecaggCircle(Order):
+    """Whom a site is in a sum with: its neighbours, and itself, with the keys of each."""
+
+    sites: list[str]
+    positions: list[int]
+    """Where each one's shares lie on the polynomials, from 1."""
+    identity_keys: list[bytes]
+    sealing_keys: list[bytes]
+    masking_keys: list[bytes]
+    signatures: list[bytes]
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.sites, self.positions, self.identity_keys, self.sealing_keys)
+        _check_columns(self.sites, self.masking_keys, self.signatures)
+
+    @property
+    def circle(self) -> "SecaggCircle":
+        """The circle alone, of an order that says more."""
+        return SecaggCircle(*(getattr(self, each.name) for each in fields(SecaggCircle)))
+
+
+@dataclass(frozen=True)
+class SecaggOrder(SecaggCircle):
+    """What ``train.for_sum`` asks beside a model: to train it and to deal shares for a sum."""
 
     members: int
     """How many sites were asked; thresholds and neighbours follow from it."""
@@ -79,6 +103,7 @@ class PilotSumOrder(SecaggOrder):
 
     def __post_init__(self) -> None:
         """Refuse a step that no pilot has."""
+        super().__post_init__()
         if self.step not in PILOT_STEPS:
             raise MessageError(f"step = {self.step!r}: none of {', '.join(PILOT_STEPS)}")
         check_range("folds", self.folds, 2, 20)
@@ -97,6 +122,7 @@ class HiddenSumsOrder(SecaggOrder):
 
     def __post_init__(self) -> None:
         """Refuse a vector that no step needs."""
+        super().__post_init__()
         check_range("entries", self.entries, 1, 2**31)
 
 
@@ -117,43 +143,35 @@ class SecaggReply(Record):
 
 @dataclass(frozen=True)
 class SecaggKeys(SecaggReply):
-    """A site's answer to ``train.for_sum``: it has trained, and advertises its keys."""
+    """A site's keys for its next sum: its answer to ``query.sum_keys``."""
 
     identity_key: bytes
     keys: list[bytes]
     """X25519: to seal shares, to agree on masks."""
     signature: bytes
-    seconds: float
-    """Wall time of the training."""
 
 
 @dataclass(frozen=True)
-class SecaggCircle(Order):
-    """What ``query.share`` tells a site: its neighbours, and itself."""
+class SecaggDealt(SecaggKeys):
+    """A site's answer to ``train.for_sum``: shares for its neighbours, and its next sum's keys."""
 
     sites: list[str]
-    positions: list[int]
-    """Where each one's shares lie on the polynomials, from 1."""
-    identity_keys: list[bytes]
-    sealing_keys: list[bytes]
-    masking_keys: list[bytes]
-    signatures: list[bytes]
+    """Who they are for."""
+    sealed: list[bytes]
+    seconds: float
+    """Wall time of the training."""
 
     def __post_init__(self) -> None:
         """Refuse lists that do not belong together."""
-        _check_columns(self.sites, self.positions, self.identity_keys, self.sealing_keys)
-        _check_columns(self.sites, self.masking_keys, self.signatures)
+        _check_columns(self.sites, self.sealed)
 
 
 @dataclass(frozen=True)
 class SealedShares(SecaggReply):
-    """Shares that a site dealt (its answer to ``query.share``), or that were dealt to it.
-
-    The latter are what ``query.mask`` brings.
-    """
+    """Shares that were dealt to a site, which ``query.mask`` brings it."""
 
     sites: list[str]
-    """Who they are for, or who dealt them."""
+    """Who dealt them."""
     sealed: list[bytes]
 
     def __post_init__(self) -> None:
@@ -226,47 +244,47 @@ def _check_columns(sites: list[str], *columns: list[Any]) -> None:
         raise MessageError("sites are named twice, or the entries are not one for each of them")
 
 
-def _keys(reply: Reply, asked: Asked) -> None:
+def _dealt(reply: Reply, asked: Asked) -> None:
     check_order(reply, asked)
-    check_range("seconds", reply.of(SecaggKeys).seconds, 0, MOST_SECONDS)
+    check_range("seconds", reply.of(SecaggDealt).seconds, 0, MOST_SECONDS)
 
 
 _RELEASES = released("masked-model")
 
 KINDS = (
     Kind(
-        SECAGG_TRAIN,
-        asks=(SecaggOrder, AppSumOrder),
+        SECAGG_KEYS,
+        asks=(Order,),
         answers=(SecaggKeys,),
         releases=_RELEASES,
-        words="fresh public keys, once the model is trained",
-        inspect=_keys,
+        words="fresh public keys for its next secure sum",
+        inspect=check_order,
+    ),
+    Kind(
+        SECAGG_TRAIN,
+        asks=(SecaggOrder, AppSumOrder),
+        answers=(SecaggDealt,),
+        releases=_RELEASES,
+        words="shares of mask secrets for other sites, once the model is trained",
+        inspect=_dealt,
         phase="train",
     ),
     Kind(
         PILOT_SUM,
         asks=(PilotSumOrder,),
-        answers=(SecaggKeys,),
+        answers=(SecaggDealt,),
         releases=_RELEASES,
-        words="pilot: fresh public keys, once the folds' models are trained or judged",
-        inspect=_keys,
+        words="pilot: shares of mask secrets for other sites, once it trained or judged the folds",
+        inspect=_dealt,
     ),
     Kind(
         HIDDEN_SUMS,
         asks=(HiddenSumsOrder,),
-        answers=(SecaggKeys,),
+        answers=(SecaggDealt,),
         releases=_RELEASES,
-        words="fresh public keys, once sums over its training rows are there",
-        inspect=_keys,
+        words="shares of mask secrets for other sites, once sums over its training rows are there",
+        inspect=_dealt,
         phase="train",
-    ),
-    Kind(
-        SECAGG_SHARE,
-        asks=(SecaggCircle,),
-        answers=(SealedShares,),
-        releases=_RELEASES,
-        words="shares of mask secrets for other sites",
-        inspect=check_order,
     ),
     Kind(
         SECAGG_MASK,

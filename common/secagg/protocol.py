@@ -3,7 +3,8 @@
 "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4. The
 steps of one sum and who is left after each:
 
-0. advertise: every member asked makes two fresh X25519 key pairs and signs the public halves (U1);
+0. advertise: every member asked has made two fresh X25519 key pairs and signed the public halves
+   (U1): with step 1 of its sum before, or when it was asked for them;
 1. share: it splits the private half of its masking key and a self-mask's seed by Shamir's scheme
    and seals one share of each for every neighbour (U2);
 2. mask: it adds its self-mask and one mask per neighbour in U2 to its vector (U3);
@@ -35,18 +36,27 @@ __all__ = [
     "Member",
     "Relay",
     "disclose",
+    "keys_of",
     "occasion_of",
 ]
 
 SEED_BYTES = 32
 """Of a mask's seed: the whole of it is the stream cipher's key."""
 
-_PROTOCOL = "secure-sum 2"  # another number: another way to mask, which no other understands
+_PROTOCOL = "secure-sum 3"  # another number: another way to mask, which no other understands
 _SEALING, _MASKING = 0, 1  # which of a member's two keys
 
 
+def keys_of(run: int) -> Occasion:
+    """Return what the keys of a run's sums are signed for: each set is for its signer's next one.
+
+    The channels that they make are of one sum (:func:`occasion_of`) and of both members' keys.
+    """
+    return Occasion(_PROTOCOL, run, 0, "keys of the next sum")
+
+
 def occasion_of(run: int, server_round: int, attempt: int, model: int) -> Occasion:
-    """Return what the keys of one sum are signed for."""
+    """Return what one sum is: what members sign in it, and derive of their keys, is of it alone."""
     return Occasion(_PROTOCOL, run, server_round, f"attempt {attempt}, model {model}")
 
 
@@ -62,9 +72,9 @@ class Keys:
         """Return fresh keys from the operating system's generator."""
         return cls(EphemeralKey.generate(), EphemeralKey.generate())
 
-    def signed(self, identity: Identity, site: str, occasion: Occasion) -> SignedKeys:
+    def signed(self, identity: Identity, site: str, run: int) -> SignedKeys:
         """Return the public halves under the site's signature."""
-        return identity.sign(site, occasion, [self.sealing.public, self.masking.public])
+        return identity.sign(site, keys_of(run), [self.sealing.public, self.masking.public])
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Circle:
     """A member, its neighbours, and where each one's shares lie on the polynomials.
 
     Attributes:
-        occasion: what all keys are for.
+        occasion: the sum.
         mine: the member's own signed keys.
         peers: those of its neighbours, whose signatures and fingerprints were checked.
         positions: of the member and of each neighbour, from 1.
@@ -244,7 +254,7 @@ class Relay:
     """The server's side of one sum from step 1 on: it relays, and takes the masks off.
 
     Attributes:
-        occasion: what all keys are for.
+        occasion: the sum.
         members: U1, signed keys by site.
         links: each member's neighbours, symmetric.
         threshold: how many shares give a secret back.

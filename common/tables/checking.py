@@ -1,6 +1,6 @@
 """Checks of tables: what a file lacks to be used, and the schema that would let it be used."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from common.tables.problems import (
     other_codings,
     other_units,
 )
-from common.tables.profiles import ColumnProfile, profile
+from common.tables.profiles import ColumnProfile, profile, with_first_rows
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
 from common.tables.reading import RawTable, read_raw, site_of
 from common.tables.table_schema import TableProposal, TableSchema, Writing
@@ -56,6 +56,8 @@ class Checked:
     """(what it is called, why) of columns of the files that are none, and in no proposal."""
     guesses: tuple[Guess, ...] = ()
     """What nobody said, and what was taken for true."""
+    most_rows: int = 0
+    """Of one file."""
 
     @property
     def used(self) -> list[str]:
@@ -68,7 +70,8 @@ class Checked:
         return [*self.left_out] + [
             (column.name, column.drop or _NO_FEATURES[column.kind])
             for column in self.proposal.columns
-            if (column.drop and not is_asked(column.drop)) or column.kind in _NO_FEATURES
+            if (column.drop and not is_asked(column.drop))
+            or (column.kind in _NO_FEATURES and not column.is_feature)
         ]
 
     @property
@@ -89,8 +92,8 @@ class _File:
 
     form: RawTable
     profiles: tuple[ColumnProfile, ...]
-    duplicates: int
-    """Rows that are as another in all columns but those that tell each row apart."""
+    duplicates: tuple[int, ...]
+    """Numbers of rows that are as one before in all columns but those that tell each row apart."""
     totals: tuple[str, ...]
     """Columns in whose last row the sum of all others stands."""
 
@@ -122,23 +125,14 @@ def check_files(
         )
         for own in read
     ]
-    proposal = joined(proposals)
+    proposal = joined(proposals, [site_of(file) for file in files])
     problems: list[Problem] = []
     guessed: list[Guess] = []
     if label and not label_column:
         guessed.append(guesses.of_label(str(files[0]), label, list(headers.values())))
-    labels = {
-        file: column.categories
-        for file, own in zip(headers, proposals, strict=True)
-        for column in own.columns
-        if column.kind == "label" and column.categories
-    }
-    for column in proposal.columns:
-        if column.kind == "label" and labels and proposal.task != "regression":
-            problems += of_classes(column, labels)
-            guessed += guesses.of_classes(next(iter(labels)), column)
-        if column.kind == "label" and proposal.task == "survival":
-            problems += of_events(str(files[0]), column)
+    about_label = _of_label(dict(zip(headers, proposals, strict=True)), proposal)
+    problems += about_label[0]
+    guessed += about_label[1]
     profiles = {str(own.form.path): own.profiles for own in read}
     apart = [
         *between(headers),
@@ -168,15 +162,42 @@ def check_files(
         guessed += guesses.of_file(own.form, own.profiles, kinds, weight_column)
         guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
     guessed += guesses.of_zeros(profiles)
+    units = {problem.column for problem in apart if problem.kind == "unit" and problem.column}
+    guessed += guesses.of_ranges(profiles, units)
     if proposal.task == "regression":  # where one file shows that it is none of classes
         problems = [p for p in problems if (p.column, p.kind) != (label, "imbalance")]
         guessed = [g for g in guessed if guesses.CLASSES_OF_NUMBERS not in g.says]
     left_out = dict.fromkeys(each for own in read for each in own.form.left_out)
-    return Checked(tuple(problems), proposal, tuple(left_out), tuple(guessed))
+    most_rows = max(own.profiles[0].rows for own in read)
+    return Checked(tuple(problems), proposal, tuple(left_out), tuple(guessed), most_rows)
+
+
+def _of_label(
+    proposals: Mapping[str, TableProposal], proposal: TableProposal
+) -> tuple[list[Problem], list[Guess]]:
+    """Return what is to be said of the classes of a label, by each file's proposal and of all."""
+    problems: list[Problem] = []
+    guessed: list[Guess] = []
+    labels = {
+        file: column.categories
+        for file, own in proposals.items()
+        for column in own.columns
+        if column.kind == "label" and column.categories
+    }
+    for column in proposal.columns:
+        if column.kind == "label" and labels and proposal.task != "regression":
+            problems += of_classes(column, labels)
+            guessed += guesses.of_classes(next(iter(labels)), column)
+        if column.kind == "label" and proposal.task == "survival":
+            problems += of_events(next(iter(proposals)), column)
+    return problems, guessed
 
 
 def check_against(
-    files: Sequence[Path], schema: TableSchema, writing: Writing | None = None
+    files: Sequence[Path],
+    schema: TableSchema,
+    writing: Writing | None = None,
+    site: str = "",
 ) -> tuple[Problem, ...]:
     """Return what files hold that a schema has no answer for.
 
@@ -184,6 +205,7 @@ def check_against(
         files: tables, each of the site that it is called after.
         schema: by which they are to be read.
         writing: how all of them are written, where their names do not say whose they are.
+        site: whose all of them are; empty: each that of the site that it is called after.
 
     Raises:
         DataError: a line for each file that cannot be read.
@@ -191,7 +213,7 @@ def check_against(
 
     def problems(file: Path) -> list[Problem]:
         written = schema.writing_of(site_of(file)) if writing is None else writing
-        return problems_against(read_raw(file), schema, written)
+        return problems_against(read_raw(file), schema, written, site=site)
 
     found = of_each(files, problems)
     return tuple(problem for problems in found for problem in problems)
@@ -201,12 +223,16 @@ def _profiled(file: Path, label: str) -> _File:
     raw = read_raw(file)
     marks = FileMarks(raw.columns, raw.separator)
     profiles = [
-        profile(name, cells, is_label=could_be_label(name, label), file=marks)
+        with_first_rows(
+            profile(name, cells, is_label=could_be_label(name, label), file=marks),
+            cells,
+            raw.numbers,
+        )
         for name, cells in zip(raw.names, raw.columns, strict=True)
     ]
     return _File(
         replace(raw, columns=()),
         tuple(profiles),
-        duplicate_rows(raw, profiles),
+        tuple(duplicate_rows(raw, profiles).tolist()),
         totals(raw, profiles),
     )

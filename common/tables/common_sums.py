@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from common.errors import ConfigError, DataError, quotable
 from common.tables.fitting import FittedTable
-from common.tables.table_schema import TableColumn, TableSchema
+from common.tables.table_schema import TableColumn, TableSchema, by_column
 
 __all__ = [
     "LEAST_SECRET",
@@ -64,7 +64,7 @@ class CommonSums:
         """Return what decoded training rows (n, columns) of classes (n,) add."""
         moments: list[int] = []
         counts: list[Counts] = []
-        for column, values in zip(table_schema.features, columns.T, strict=True):
+        for column, values in by_column(table_schema.features, columns):
             for own in _features_of(column, values):
                 sums = (math.fsum(own), math.fsum(own * own))
                 moments += [len(own), *map(_in_units, sums)]
@@ -255,6 +255,8 @@ def _check_sites(table_schema: TableSchema, sites: Sequence[CommonSums]) -> None
 
 def _features_of(column: TableColumn, values: Floats) -> list[Floats]:
     """Return what is known of each feature that a column becomes."""
+    if column.hashed_to is not None:
+        return [*values.T]
     if _width(column) == 1 and not _is_spread(column):
         return [values[~np.isnan(values)]]
     fill = float(len(column.categories)) if column.fill == "category" else np.nan

@@ -6,6 +6,7 @@ all of them are found before anybody gives up.
 
 import datetime
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,16 @@ from common.errors import DataError, quotable
 from common.tables import cells, dates
 from common.tables.classes import NO_WORDS, YES_WORDS
 from common.tables.decimals import FileMarks, Marks, decimal_of, may_be_thousands
+from common.tables.hashing import hashed
 from common.tables.problems import Problem, which_mark, which_order
 from common.tables.reading import RawTable, site_of
-from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
+from common.tables.table_schema import (
+    AS_SHOWN,
+    TableColumn,
+    TableSchema,
+    Writing,
+    by_column,
+)
 
 __all__ = [
     "TEST_WORDS",
@@ -47,7 +55,8 @@ class DecodedTable:
     """Rows as numbers: nothing filled, scaled or spread over several features yet."""
 
     features: Floats
-    """(n, columns) in the schema's order; a category is its place in the schema, NaN is missing."""
+    """(n, columns) in the schema's order, of a hashed text as many as it is hashed to; a category
+    is its place in the schema, NaN is missing."""
     label: Floats | None
     """(n,): the place of each row's class, or its quantity; None where the file has none."""
     time: Floats | None
@@ -73,22 +82,31 @@ class _Place:
     new: bool
     """Whether something is to be predicted for its rows."""
 
+    numbers: NDArray[np.int64]
+    """Of its rows in the file."""
+
     @classmethod
-    def of(cls, raw: RawTable, *, new: bool) -> "_Place":
-        return cls(site_of(raw.path), FileMarks(raw.columns, raw.separator), new)
+    def of(cls, raw: RawTable, site: str = "", *, new: bool) -> "_Place":
+        marks = FileMarks(raw.columns, raw.separator)
+        return cls(site or site_of(raw.path), marks, new, raw.numbers)
 
 
 def problems_against(
-    raw: RawTable, schema: TableSchema, writing: Writing = AS_SHOWN
+    raw: RawTable, schema: TableSchema, writing: Writing = AS_SHOWN, *, site: str = ""
 ) -> list[Problem]:
-    """Return what a file holds that the schema has no answer for."""
+    """Return what a file of a site holds that the schema has no answer for."""
     found: list[Problem] = []
-    _decode(raw, schema, writing, found)
+    _decode(raw, schema, writing, found, site)
     return found
 
 
 def decoded(
-    raw: RawTable, schema: TableSchema, writing: Writing = AS_SHOWN, *, new: bool = False
+    raw: RawTable,
+    schema: TableSchema,
+    writing: Writing = AS_SHOWN,
+    *,
+    site: str = "",
+    new: bool = False,
 ) -> DecodedTable:
     """Return a file's rows by the schema.
 
@@ -98,11 +116,18 @@ def decoded(
     New rows, for which something is to be predicted, have features alone, and none is left out:
     what would cost a row of others its place is refused. They never decide how they are read.
 
+    Args:
+        raw: the file.
+        schema: the federation's; of new rows that by which the rows of the training were read.
+        writing: what the site says of how it writes.
+        site: whose rows they are; empty: of the site that the file is called after.
+        new: whether something is to be predicted for them.
+
     Raises:
         DataError: a line for each problem.
     """
     found: list[Problem] = []
-    table = _decode(raw, schema, writing, found, new=new)
+    table = _decode(raw, schema, writing, found, site, new=new)
     if found:
         raise DataError("\n".join(map(str, found)))
     if not len(table.rows):
@@ -112,6 +137,8 @@ def decoded(
 
 def decoded_column(raw: RawTable, wanted: TableColumn) -> Floats:
     """Return one feature's column of new rows as numbers (n,), NaN where one is missing.
+
+    Of a hashed text they are (n, width).
 
     Raises:
         DataError: a line for each problem.
@@ -145,43 +172,42 @@ def _decode(
     schema: TableSchema,
     writing: Writing,
     found: list[Problem],
+    site: str,
     *,
     new: bool = False,
 ) -> DecodedTable:
     file = str(raw.path)
+    raw = _under_own_names(raw, schema, found)
     if raw.ragged and (new or schema.ragged_rows == "refuse"):
-        row, count = raw.ragged[0]
-        says = (
-            f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
-            f"header; row {row} has {count}; mend them, or set ragged-rows = 'drop' in the schema"
-        )
-        found.append(Problem(file, None, "ragged", says))
+        found.append(Problem(file, None, "ragged", _ragged(raw)))
     keep = np.ones(raw.rows, np.bool_)
-    where = _Place.of(raw, new=new)
+    where = _Place.of(raw, site, new=new)
     as_read: dict[str, TableColumn] = {}
 
     def column(wanted: TableColumn) -> Floats | None:
         if wanted.name not in raw.places:
-            says = "the schema needs it; add it, or drop it in the schema for all sites"
-            found.append(Problem(file, wanted.name, "missing-column", says))
+            if where.site not in wanted.lacked_by and not (new and wanted.lacked_by):
+                found.append(Problem(file, wanted.name, "missing-column", _lacking(wanted, where)))
             return None
+        if wanted.lacked_by:  # new rows of this site have it, too
+            as_read[wanted.name] = wanted.replace(lacked_by=())
         asked = _written(_of_new_rows(wanted) if new else wanted, writing)
         is_quantity = schema.task == "regression" and wanted.kind == "label"
         values, way, wrong = _numbers(
             raw.column(wanted.name), asked, where, is_quantity=is_quantity
         )
         if way:
-            as_read[wanted.name] = wanted.replace(**way)
+            as_read[wanted.name] = as_read.get(wanted.name, wanted).replace(**way)
         found.extend(Problem(file, wanted.name, kind, says) for kind, says in wrong)
         if wanted.fill == "drop-row":
             keep[np.isnan(values)] = False
         return values
 
     # Column by column in memory, as they come: writing across rows takes several times as long.
-    features = np.empty((raw.rows, len(schema.features)), order="F")
-    for place, wanted in enumerate(schema.features):
+    features = np.empty((raw.rows, sum(each.width for each in schema.features)), order="F")
+    for wanted, own in by_column(schema.features, features):
         values = column(wanted)
-        features[:, place] = np.nan if values is None else values
+        own[:] = (np.nan if wanted.hashed_to is None else 0.0) if values is None else values
     label = None if new else column(schema.label)
     time = None if new or schema.time is None else column(schema.time)
     weight = None if new or schema.weight is None else column(schema.weight)
@@ -207,6 +233,40 @@ def _decode(
         None if test is None else test[rows],
         rows,
         schema.model_copy(update={"columns": columns, "sites": {}}),
+    )
+
+
+def _ragged(raw: RawTable) -> str:
+    row, count = raw.ragged[0]
+    return (
+        f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
+        f"header; row {row} has {count}; mend them, or set ragged-rows = 'drop' in the schema"
+    )
+
+
+def _under_own_names(raw: RawTable, schema: TableSchema, found: list[Problem]) -> RawTable:
+    """Return a file with the schema's names in the place of others that columns go by."""
+    named = raw.renamed(schema.other_names)
+    for name in dict.fromkeys(n for n, here in Counter(named.names).items() if here > 1):
+        written = [old for old, new in zip(raw.names, named.names, strict=True) if new == name]
+        if len({*written}) > 1:
+            says = f"{' and '.join(map(repr, written))} are both there; keep one"
+            found.append(Problem(str(raw.path), name, "duplicate-column", says))
+    for other, name in schema.other_names.items():
+        if other in named.names:
+            says = f"{other!r} is there, too, which it is also called; keep one"
+            found.append(Problem(str(raw.path), name, "duplicate-column", says))
+    return named
+
+
+def _lacking(wanted: TableColumn, where: _Place) -> str:
+    """Return what to do about a column that a file lacks."""
+    says = "the schema needs it; add it, or drop it in the schema for all sites"
+    if where.new or not wanted.is_feature:
+        return says
+    return (
+        f"{says}; or, if this site has none, say in the schema what it is here: fill and "
+        f"lacked-by = [{where.site!r}]; if it has another name here: also-called"
     )
 
 
@@ -243,16 +303,17 @@ def _test_marks(
     if known is None:
         return None
     wrong: Wrong = []
+    file = _Place.of(raw, new=False)
     if wanted.test_from:
         column = _without_days(raw.column(wanted.name), wanted)
-        days, _ = _dates(column, wanted, _Place.of(raw, new=False), wrong)
+        days, _ = _dates(column, wanted, file, wrong)
         first = datetime.date.fromisoformat(wanted.test_from) - datetime.date(1970, 1, 1)
         test = days >= first.days
     else:
         words = pc.utf8_lower(known)
         test = _is_in(words, TEST_WORDS)
         other = pa.array(~test & ~_is_in(words, (*TRAIN_WORDS, "")))
-        _refuse(pc.filter(known, other), "category", "neither train nor test", wrong)
+        _refuse(known, other, file, "category", "neither train nor test", wrong)
     found.extend(Problem(str(raw.path), wanted.name, kind, says) for kind, says in wrong)
     return test
 
@@ -269,9 +330,12 @@ def _numbers(
 ) -> tuple[Floats, Way, Wrong]:
     """Return a column's cells as numbers (n,), how they were read, and what is wrong with them.
 
-    NaN is missing. A label can be a quantity; numbers always are.
+    NaN is missing. A label can be a quantity; numbers always are. A text is hashed, (n, width).
     """
     wrong: Wrong = []
+    if wanted.hashed_to is not None:
+        texts = cells.without(cells.values(column), {"", *wanted.missing})
+        return hashed(pc.fill_null(texts, "").to_pylist(), wanted.hashed_to), {}, wrong
     if is_quantity or wanted.kind in ("number", "time", "weight"):
         values, missing, way = _quantities(column, wanted, file, wrong)
     elif wanted.kind == "date":
@@ -283,9 +347,12 @@ def _numbers(
         texts = cells.values(cells.without(column, {"", *wanted.missing}))
         texts = cells.without(texts, wanted.missing)  # numbers by their type are texts only now
         missing, way = texts.null_count, {}
-        values = (_answers if wanted.kind == "yes/no" else _places)(texts, wanted, wrong)
+        values = (_answers if wanted.kind == "yes/no" else _places)(texts, wanted, file, wrong)
     if missing and wanted.fill == "refuse":
-        says = f"{missing} of {len(column)} rows have no value; say in the schema how to fill it"
+        at = _listed(file.numbers[np.isnan(values)]) if not wrong else ""
+        says = (
+            f"{missing} of {len(column)} rows have no value{at}; say in the schema how to fill it"
+        )
         wrong.append(("missing", says))
     return values, way, wrong
 
@@ -301,20 +368,20 @@ def _lost_digits(column: Any) -> Wrong:
     return [("id", says)]
 
 
-def _places(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
+def _places(texts: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> Floats:
     texts = cells.meant(texts, wanted.same)
     places = pc.index_in(texts, value_set=pa.array(wanted.categories, pa.string()))
     unknown = pc.and_(pc.is_null(places), pc.is_valid(texts))
-    _refuse(pc.filter(texts, unknown), "category", "not in the schema's categories", wrong)
+    _refuse(texts, unknown, file, "category", "not in the schema's categories", wrong)
     return cells.array_of(pc.cast(places, pa.float64()))
 
 
-def _answers(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
+def _answers(texts: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> Floats:
     small = pc.utf8_lower(texts)
     yes = pc.is_in(small, value_set=pa.array(sorted(YES_WORDS), pa.string()))
     no = pc.is_in(small, value_set=pa.array(sorted(NO_WORDS), pa.string()))
     unknown = pc.and_(pc.invert(pc.or_(yes, no)), pc.is_valid(small))
-    _refuse(pc.filter(texts, unknown), "category", "neither yes nor no", wrong)
+    _refuse(texts, unknown, file, "category", "neither yes nor no", wrong)
     values = cells.array_of(pc.cast(yes, pa.float64()))
     known = cells.array_of(pc.cast(pc.or_(yes, no), pa.float64())) > 0
     return np.where(known, values, np.nan)
@@ -358,7 +425,7 @@ def _dates(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tupl
             break
     lost = np.isnan(found[best]) & valid
     formats = " or ".join(wanted.date)
-    _refuse(pc.filter(column, pa.array(lost)), "date", f"no date as {formats}", wrong)
+    _refuse(column, pa.array(lost), file, "date", f"no date as {formats}", wrong)
     return found[best], {"date": (best,)} if counts[best] else {}
 
 
@@ -402,7 +469,8 @@ def _quantities(
         values = np.where(odd, np.nan, values)
     infinite = np.isinf(values)
     if infinite.any():
-        wrong.append(("infinite", f"{int(infinite.sum())} rows hold an infinite number"))
+        held = f"{int(infinite.sum())} rows hold an infinite number"
+        wrong.append(("infinite", held + _listed(file.numbers[infinite])))
     return _clipped(values, wanted), int(np.isnan(values).sum()) - lost, way
 
 
@@ -411,13 +479,14 @@ def _texts(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tupl
     marks = Marks.of(column, all_doubt=wanted.decimal == ",")
     decimal = decimal_of(marks, file.marks, wanted.decimal)
     values = cells.numbers(column, decimal or ".")
-    lost = pc.filter(column, pc.and_(pc.is_valid(column), pa.array(np.isnan(values))))
+    none = pc.and_(pc.is_valid(column), pa.array(np.isnan(values)))
+    lost = int(np.asarray(none).sum())
     if not decimal:
         wrong.append(("thousands", _mark_in_doubt(wanted, marks, file.site)))
-        return values, {}, len(lost)
-    _refuse(lost, "text", "no number", wrong)
+        return values, {}, lost
+    _refuse(column, none, file, "text", "no number", wrong)
     shown = marks.points or marks.commas or marks.doubt
-    return values, {"decimal": decimal} if shown else {}, len(lost)
+    return values, {"decimal": decimal} if shown else {}, lost
 
 
 def _mark_in_doubt(wanted: TableColumn, marks: Marks, site: str) -> str:
@@ -433,11 +502,20 @@ def _clipped(values: Floats, wanted: TableColumn) -> Floats:
     return np.clip(values, wanted.clip_low, wanted.clip_high)
 
 
-def _refuse(lost: Any, kind: str, why: str, wrong: Wrong) -> None:
-    """Note cells that the schema has no answer for, the first few of them by what they hold."""
+def _refuse(column: Any, odd: Any, file: _Place, kind: str, why: str, wrong: Wrong) -> None:
+    """Note cells (n,) that the schema has no answer for, the first few by what they hold."""
+    lost = pc.filter(column, odd)
     if not len(lost):
         return
     distinct = pc.unique(lost).to_pylist()
     shown = ", ".join(repr(quotable(str(value))) for value in distinct[:_QUOTED])
     more = f" and {len(distinct) - _QUOTED} others" if len(distinct) > _QUOTED else ""
-    wrong.append((kind, f"{shown}{more} in {len(lost)} rows: {why}"))
+    at = _listed(file.numbers[np.asarray(odd)])
+    wrong.append((kind, f"{shown}{more} in {len(lost)} rows{at}: {why}"))
+
+
+def _listed(numbers: NDArray[np.int64]) -> str:
+    """Return the first few row numbers, for people who look for them in the file."""
+    first = ", ".join(map(str, numbers[:_QUOTED].tolist()))
+    more = ", ..." if len(numbers) > _QUOTED else ""
+    return f" (row{'s' if len(numbers) > 1 else ''} {first}{more})"

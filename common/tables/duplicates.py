@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.tables import cells
 from common.tables.profiles import ColumnProfile
@@ -16,16 +17,19 @@ __all__ = ["alike_by_chance", "duplicate_rows", "tells_rows_apart", "totals"]
 _LEAST_ROWS = 5  # of which a sum is none by chance
 
 
-def duplicate_rows(raw: RawTable, profiles: Sequence[ColumnProfile]) -> int:
-    """Return how many rows are as one before them in all columns but row numbers and ids of rows.
+def duplicate_rows(raw: RawTable, profiles: Sequence[ColumnProfile]) -> NDArray[np.int64]:
+    """Return the rows that are as one before them in all columns but row numbers and ids of rows.
+
+    They are told by their numbers in the file.
 
     Rows that differ in the columns so far are left out of what comes, which soon are all.
     """
     places = np.arange(raw.rows)
     groups = np.zeros(raw.rows, np.int64)
     told = [c for p, c in zip(profiles, raw.columns, strict=True) if not tells_rows_apart(p)]
+    none = np.empty(0, np.int64)
     if not told:
-        return 0
+        return none
     for column in told:
         cells = pc.take(column, pa.array(places)) if len(places) < raw.rows else column
         if isinstance(cells, pa.ChunkedArray):
@@ -36,8 +40,9 @@ def duplicate_rows(raw: RawTable, profiles: Sequence[ColumnProfile]) -> int:
         again = counts[groups] > 1
         places, groups = places[again], groups[again]
         if not len(places):
-            return 0
-    return len(places) - len(np.unique(groups))
+            return none
+    _, firsts = np.unique(groups, return_index=True)
+    return raw.numbers[np.delete(places, firsts)]
 
 
 def totals(raw: RawTable, profiles: Sequence[ColumnProfile]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, mod
 from common.errors import ConfigError
 from common.tables.decoding import decoded
 from common.tables.reading import RawTable
-from common.tables.table_schema import TableColumn, TableSchema
+from common.tables.table_schema import TableColumn, TableSchema, by_column
 
 __all__ = ["FittedTable"]
 
@@ -62,7 +62,7 @@ class FittedTable(BaseModel):
         """
         fills = tuple(
             _fill(column, values, among)
-            for column, values in zip(table_schema.features, columns.T, strict=True)
+            for column, values in by_column(table_schema.features, columns)
         )
         return cls(values=table_schema.to_values(), fills=fills)
 
@@ -77,9 +77,18 @@ class FittedTable(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features: a column's name, or ``column=value`` for each of its indicators."""
+        """Of the features: a column's name, ``column=value`` for each indicator of a category.
+
+        Of a hashed text ``column#0``, ``column#1``, ...
+        """
         features = self.table_schema.features
         return tuple(name for column in features for name in self.names_of(column))
+
+    @property
+    def hashed_names(self) -> frozenset[str]:
+        """Of the features that words are hashed to."""
+        hashed = (each for each in self.table_schema.features if each.hashed_to is not None)
+        return frozenset(name for column in hashed for name in self.names_of(column))
 
     @property
     def keeps_gaps(self) -> bool:
@@ -89,6 +98,8 @@ class FittedTable(BaseModel):
     @staticmethod
     def names_of(column: TableColumn) -> tuple[str, ...]:
         """Return the names of the features that a column becomes."""
+        if column.hashed_to is not None:
+            return tuple(f"{column.name}#{place}" for place in range(column.hashed_to))
         if not _is_spread(column):
             return (column.name,)
         return tuple(f"{column.name}={value}" for value in _indicated(column))
@@ -100,9 +111,8 @@ class FittedTable(BaseModel):
         """
         out = np.empty((len(columns), len(self.names)), order="F")
         place = 0
-        for column, values, fill in zip(
-            self.table_schema.features, columns.T, self.fills, strict=True
-        ):
+        own = by_column(self.table_schema.features, columns)
+        for (column, values), fill in zip(own, self.fills, strict=True):
             missing = np.isnan(values)
             fills = missing.any() and column.fill != "keep"
             filled = np.where(missing, fill, values) if fills else values
@@ -150,6 +160,9 @@ def _indicated(column: TableColumn) -> tuple[str, ...]:
 
 def _made(column: TableColumn, values: Floats) -> Iterator[NDArray[Any]]:
     """Yield the features (n,) that a column's values become."""
+    if column.hashed_to is not None:
+        yield from values.T
+        return
     if not _is_spread(column):
         yield values
         return

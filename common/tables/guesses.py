@@ -6,7 +6,7 @@ no problem: where nothing else is the matter, a check ends well.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.errors import quotable
@@ -31,6 +31,7 @@ __all__ = [
     "of_classes",
     "of_file",
     "of_label",
+    "of_ranges",
     "of_same",
     "of_spellings",
     "of_zeros",
@@ -40,7 +41,7 @@ __all__ = [
 
 GUESS_KINDS = (
     *("label", "weight", "positive-class", "id", "same"),
-    *("separator", "encoding", "decimal", "date", "date-order", "thousands", "sentinel"),
+    *("separator", "encoding", "decimal", "date", "date-order", "thousands", "sentinel", "range"),
 )
 """What a guess can be about."""
 
@@ -48,6 +49,7 @@ CLASSES_OF_NUMBERS = "whole numbers are taken for classes"
 """What is said of a label whose classes may be quantities."""
 
 _MOST_CODES = 10  # classes that are numbers, as of digits; more may be quantities
+_LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
 _IF_NONE = "If nothing is known there, say so, in a schema"
 
 Said = Iterator[tuple[str, str]]
@@ -291,6 +293,50 @@ def of_zeros(files: Mapping[str, Sequence[ColumnProfile]]) -> list[Guess]:
                     Guess(file, name, "sentinel", f"{says}: if nothing is known, empty it")
                 )
     return found
+
+
+def of_ranges(files: Mapping[str, Sequence[ColumnProfile]], but: Collection[str]) -> list[Guess]:
+    """Return the columns whose numbers in a file lie outside those of all other files.
+
+    From the lowest tenth on they are above the highest of each other file, or the reverse. Of two
+    files the second is said to differ; of numbers that overlap nowhere, as years, nothing is said.
+
+    Args:
+        files: the profiles of each file's columns, by its name.
+        but: columns of which another unit was told.
+    """
+    by_name: dict[str, dict[str, ColumnProfile]] = {}
+    for file, profiles in files.items():
+        for profile in reversed(profiles):
+            told = profile.is_named_id or profile.is_index or profile.name in but
+            if (
+                profile.is_numeric
+                and profile.known >= _LEAST_ROWS
+                and profile.quantiles
+                and not told
+            ):
+                by_name.setdefault(profile.name, {})[file] = profile
+    found = []
+    for name, at in by_name.items():
+        apart = [f for f in at if all(_are_apart(at[f], p) for o, p in at.items() if o != f)]
+        if len(at) == 2:
+            apart = apart[1:]
+        if not 0 < 2 * len(apart) <= len(at):
+            continue
+        for file in apart:
+            others = [p.quantiles for other, p in at.items() if other != file]
+            low, high = min(each[0] for each in others), max(each[-1] for each in others)
+            own = at[file].quantiles
+            says = (
+                f"most numbers are {own[0]:.3g} to {own[-1]:.3g}, those of all other files "
+                f"{low:.3g} to {high:.3g}; used as they are: if another unit, write it in one"
+            )
+            found.append(Guess(file, name, "range", says))
+    return found
+
+
+def _are_apart(one: ColumnProfile, other: ColumnProfile) -> bool:
+    return one.quantiles[0] > other.quantiles[-1] or one.quantiles[-1] < other.quantiles[0]
 
 
 def of_same(file: str, name: str, same: Mapping[str, str]) -> Guess:

@@ -24,6 +24,7 @@ def parted(raw: RawTable, column: TableColumn) -> Iterator[tuple[str, RawTable]]
     Raises:
         DataError: no such column, rows that do not say whose they are, or what is no site's name.
     """
+    raw = raw.renamed(dict.fromkeys(column.also_called, column.name))
     if column.name not in raw.places:
         raise DataError(
             f"{raw.path}: column {column.name!r}: the schema needs it, which says whose each row "
@@ -53,5 +54,6 @@ def parted(raw: RawTable, column: TableColumn) -> Iterator[tuple[str, RawTable]]
                 raw,
                 path=raw.path.with_name(f"{site}.{raw.path.name}"),
                 columns=tuple(pc.filter(each, rows) for each in raw.columns),
+                numbers_before=raw.numbers[rows.to_numpy(zero_copy_only=False)],
             ),
         )

@@ -148,17 +148,17 @@ def _of_cells(profile: ColumnProfile) -> Said:
         yield "all-missing", f"none of the {profile.rows} rows has a value"
         return
     if profile.missing:
-        yield "missing", _counted(profile.missing, profile.rows)
+        yield "missing", _counted(profile.missing, profile)
     if profile.infinite:
-        yield "infinite", _counted(profile.infinite, profile.rows) + "; taken as missing"
+        yield "infinite", _counted(profile.infinite, profile) + "; taken as missing"
     if profile.others and profile.dates is None:
-        held = _counted(profile.others, profile.rows)
+        held = _counted(profile.others, profile)
         yield "text", f"{held}: no numbers, as the others are; taken as missing{_kept(profile)}"
     if profile.others and profile.dates is not None and not profile.has_short_years:
-        held = _counted(profile.others, profile.rows)
+        held = _counted(profile.others, profile)
         yield "date", f"{held}: no days of the calendar, as the others are; taken as missing"
     if profile.sentinels:
-        held = _counted(profile.sentinels, profile.rows)
+        held = _counted(profile.sentinels, profile)
         beside = f", all others are {profile.low:g} to {profile.high:g}"
         if profile.dates is not None:
             beside = ", far from all others"
@@ -237,10 +237,12 @@ def _said(formats: Sequence[str]) -> str:
     return f"date = {json.dumps([*formats])}"
 
 
-def _counted(cells: Mapping[str, int], rows: int) -> str:
+def _counted(cells: Mapping[str, int], profile: ColumnProfile) -> str:
     first = ", ".join(repr(quotable(cell)) for cell in list(cells)[:_QUOTED])
     more = f" and {len(cells) - _QUOTED} others" if len(cells) > _QUOTED else ""
-    return f"{first}{more} in {sum(cells.values())} of {rows} rows"
+    rows = [row for cell, row in profile.first_rows.items() if cell in cells]
+    at = f", first in row {min(rows)}" if rows else ""
+    return f"{first}{more} in {sum(cells.values())} of {profile.rows} rows{at}"
 
 
 def _of_label(profile: ColumnProfile) -> Said:
@@ -299,7 +301,8 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
         what = "left out" if column.drop else "rows of one value belong together"
         yield "id", f"{profile.distinct} values in {profile.rows} rows tell cases apart; {what}"
     elif column.kind == "text":
-        yield "text", f"{column.drop}; left out"
+        how = "; to learn from its words: hashed-to = 64 in the schema, without drop"
+        yield "text", f"{column.drop}; left out" + (how if profile.has_words else "")
     elif column.kind == "category" and column.drop:
         yield "many-categories", f"{column.drop}; left out"
     elif not profile.is_numeric:
@@ -341,24 +344,32 @@ def _other_case(headers: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
                 says = f"{usual!r} is there, too: they differ in upper and lower case alone"
                 yield Problem(file, name, "duplicate-column", says)
             else:
-                says = f"other files have {usual!r}: call it the same, or it is another column"
+                says = (
+                    f"other files have {usual!r}: call it the same, or say in the schema under "
+                    f"{usual!r} also-called = [{json.dumps(name, ensure_ascii=False)}]; else it is "
+                    "another column"
+                )
                 yield Problem(file, name, "missing-column", says)
 
 
-def of_duplicates(file: str, rows: int, by_chance: float, *, but_ids: bool) -> list[Problem]:
+def of_duplicates(
+    file: str, numbers: Sequence[int], by_chance: float, *, but_ids: bool
+) -> list[Problem]:
     """Return that rows of a file are there twice, if that is no chance.
 
     Args:
         file: its name.
-        rows: how many are as another in all columns but those that tell each row apart.
+        numbers: of the rows that are as one before in all columns but those that tell rows apart.
         by_chance: how many pairs would be, if columns said nothing of each other.
         but_ids: whether there are columns that tell each row apart.
     """
+    rows = len(numbers)
     if rows <= _MORE_THAN_CHANCE * by_chance:
         return []
     what = "row is as another" if rows == 1 else "rows are as another"
     what += " in all columns but row numbers and ids" if but_ids else " in all columns"
-    says = f"{rows} {what}; kept, and one may be in training, its copy in testing"
+    first = ", ".join(map(str, numbers[:_QUOTED])) + (", ..." if rows > _QUOTED else "")
+    says = f"{rows} {what} ({first}); kept, and one may be in training, its copy in testing"
     return [Problem(file, None, "duplicate-row", says)]
 
 
@@ -388,7 +399,7 @@ def of_marks(
     for profile in profiles:
         marks = {m: n for m, n in profile.missing.items() if m in values.get(profile.name, ())}
         if marks:
-            says = f"{_counted(marks, profile.rows)}: a value, as in other files; if none: empty it"
+            says = f"{_counted(marks, profile)}: a value, as in other files; if none: empty it"
             found.append(Problem(file, profile.name, "category", says))
     return found
 
@@ -509,7 +520,8 @@ def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Itera
     here, elsewhere = set(own), set(usual)
     for name in usual:
         if name not in here:
-            yield Problem(file, name, "missing-column", "most other files have it; left out")
+            says = "most other files have it; left out, unless drop is taken away in the schema: "
+            yield Problem(file, name, "missing-column", f"{says}then it is filled here")
     for name in own:
         if name not in elsewhere:
             yield Problem(file, name, "extra-column", "most other files lack it; left out")

@@ -34,7 +34,7 @@ from common.tables.id_names import Named, is_index_name, named
 from common.tables.measure import fifths
 from common.tables.table_schema import MOST_CLASSES
 
-__all__ = ["ColumnProfile", "profile"]
+__all__ = ["ColumnProfile", "profile", "with_first_rows"]
 
 _NUMERIC_SHARE = 0.9  # of the cells, from which on a column is one of numbers with slips
 _WORDED_SHARE = 0.5  # the same, where the rest are few different words and the numbers are many
@@ -79,6 +79,7 @@ _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _SAMPLED = 10**5  # of the numbers whose quantiles are told
 _UNIT_HEAD = 200  # cells of which a unit is told that is then looked for in all
 _QUOTED = 3
+_MOST_ODD = 20  # texts whose first row is looked for
 _EXACT = 2.0**53  # from here on not every whole number is a float64
 _MOST_SPELLINGS = 4  # of one value, as 1, 01, 1.0
 _LEAST_IDS = 10  # fewer values may all differ by chance
@@ -148,6 +149,8 @@ class ColumnProfile:
     """How its dates are written, where they are dates."""
     could_be_days: tuple[str, ...] = ()
     """How all its numbers write days of the calendar, as 20210304; none where some do not."""
+    first_rows: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Of texts that are missing or odd the first few, and the first row of the file with each."""
 
     @cached_property
     def known(self) -> int:
@@ -237,6 +240,19 @@ def profile(
     known = cells.numbers(cells.without_unit(texts, found.unit), found.decimal or ".")
     known = known[np.isfinite(known)]
     return replace(found, fifths=fifths(known[~np.isin(known, [*map(float, found.sentinels)])]))
+
+
+def with_first_rows(found: ColumnProfile, column: Any, numbers: NDArray[np.int64]) -> ColumnProfile:
+    """Return a profile that says where odd texts stand first, by the rows' numbers (n,)."""
+    if not cells.is_text(column):
+        return found
+    odd = [
+        c for held in (found.missing, found.infinite, found.others, found.sentinels) for c in held
+    ]
+    texts = pc.fill_null(column, "") if odd else column
+    places = {cell: pc.index(texts, cell).as_py() for cell in odd[:_MOST_ODD]}
+    rows = {cell: int(numbers[place]) for cell, place in places.items() if place >= 0}
+    return replace(found, first_rows=rows) if rows else found
 
 
 def _unknown_persons(column: Any) -> dict[str, int]:

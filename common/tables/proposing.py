@@ -264,18 +264,20 @@ def _id(found: ColumnProfile) -> tuple[str, str]:
     return "id", _OF_CASES
 
 
-def joined(proposals: Sequence[TableProposal]) -> TableProposal:
-    """Return what holds for all files, each of which has its proposal."""
-    headers = [[column.name for column in own.columns] for own in proposals]
+def joined(proposals: Sequence[TableProposal], sites: Sequence[str]) -> TableProposal:
+    """Return what holds for all files, each of which has its proposal and is of a site."""
+    called = {other: name for own in proposals for other, name in own.other_names.items()}
+    headers = [[called.get(c.name, c.name) for c in own.columns] for own in proposals]
     names = dict.fromkeys((*usual_columns(headers), *(n for header in headers for n in header)))
     regression = any(own.task == "regression" for own in proposals)
     columns = []
     by_name: dict[str, list[TableColumn]] = {name: [] for name in names}
-    for own in proposals:
-        for column in own.columns:
-            by_name[column.name].append(column)
-    for at in by_name.values():
-        column = _merged_column(at, len(proposals) - len(at), len(proposals))
+    for own, header in zip(proposals, headers, strict=True):
+        for name, column in zip(header, own.columns, strict=True):
+            by_name[name].append(column)
+    for name, at in by_name.items():
+        lack = [site for site, header in zip(sites, headers, strict=True) if name not in header]
+        column = _merged_column(name, at, lack)
         if regression and column.kind == "label":
             texts = not all(is_number(value) for value in column.categories)
             drop = "quantities in one file, classes in another" if texts else ""
@@ -290,7 +292,8 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
     )
 
 
-def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> TableColumn:
+def _merged_column(name: str, at: Sequence[TableColumn], lack: Sequence[str]) -> TableColumn:
+    """Return what a column is that sites have as they propose it, and that others lack."""
     # Where one file holds one value or none, others may differ: it is used all the same.
     used = [column for column in at if column.drop not in (_NO_VALUE, _ONE_VALUE)] or list(at)
     groups = [column for column in used if column.kind == "group"]
@@ -301,9 +304,7 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
     kind = used[0].kind if len(kinds) == 1 else _common_kind(kinds)
     drops = [column.drop for column in used if column.drop and not is_asked(column.drop)]
     units = dict.fromkeys(column.unit for column in used if column.unit)
-    if without:
-        drop = f"not in {without} of {files} files"
-    elif len({c.categories for c in at}) > 1 and all(c.drop == _ONE_VALUE for c in at):
+    if len({c.categories for c in at}) > 1 and all(c.drop == _ONE_VALUE for c in at):
         drop = "each file has one value, which tells files apart"
     elif len(units) > 1:
         drop = f"units differ: {', '.join(units)}"
@@ -328,8 +329,15 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
     # Where one site has a plus beside its minus, no site's minus is a missing value.
     missing = {mark for column in at for mark in column.missing} - {*categories, *same}
     fills = [column.fill for column in at if column.fill != "refuse"]
+    lacked_by: tuple[str, ...] = ()
+    if lack:  # left out, unless somebody takes that line away: then it is filled there
+        if kind in _FILLS and not drop:
+            lacked_by, fills = tuple(lack), [_FILLS[kind]]  # type: ignore[list-item]
+        drop = f"not in {len(lack)} of {len(at) + len(lack)} files"
     return TableColumn(
-        name=at[0].name,
+        name=name,
+        also_called=tuple(dict.fromkeys(other for c in at for other in _other_names(c, name))),
+        lacked_by=lacked_by,
         kind=kind,  # type: ignore[arg-type]
         drop=drop,
         missing=tuple(sorted(missing)) if keeps else (),
@@ -339,8 +347,12 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
         same=same,
         date=tuple(dict.fromkeys(written for column in used for written in column.date)),
         decimal=used[0].decimal if len({column.decimal for column in used}) == 1 else "",
-        unit=next(iter(units), "") if not drop else "",
+        unit=next(iter(units), "") if keeps else "",
     )
+
+
+def _other_names(column: TableColumn, name: str) -> list[str]:
+    return [other for other in (column.name, *column.also_called) if other != name]
 
 
 def _classes(

@@ -14,15 +14,17 @@ import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
+from numpy.typing import NDArray
 
 from common.errors import ConfigError, DataError, quotable
 from common.tables import cells
@@ -89,6 +91,8 @@ class RawTable:
     """A header or cell by which a person sees whether another encoding than UTF-8 was meant."""
     has_separator_line: bool = False
     """Whether its first line is no row but sep=;, by which spreadsheets say the separator."""
+    numbers_before: NDArray[np.int64] | None = None
+    """Of rows that were taken out of a longer table: their numbers in that one's file."""
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -108,6 +112,27 @@ class RawTable:
     def column(self, name: str) -> Any:
         """Return the first column of that name."""
         return self.columns[self.places[name]]
+
+    def renamed(self, other_names: Mapping[str, str]) -> "RawTable":
+        """Return the same with columns under the names that others have; what is there stays."""
+        if not {*other_names} & {*self.names}:
+            return self
+        here = {*self.names}
+        known = {other: name for other, name in other_names.items() if name not in here}
+        return replace(self, names=tuple(known.get(name, name) for name in self.names))
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """The number (rows,) of each row in its file, of which the header is row 1.
+
+        As for ``ragged``, lines without anything do not count. A parquet file, or a frame, has no
+        header: its first row is row 1.
+        """
+        if self.numbers_before is not None:
+            return self.numbers_before
+        first = 2 if self.separator else 1
+        every = np.arange(first, first + self.rows + len(self.ragged))
+        return np.setdiff1d(every, [row for row, _ in self.ragged]) if self.ragged else every
 
 
 def is_table(path: Path) -> bool:

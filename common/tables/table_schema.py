@@ -7,11 +7,13 @@ what stands for a missing value, and no rows. Columns are found by their names, 
 import datetime
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
+import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
 from common.errors import ConfigError, DataError, quotable
@@ -19,6 +21,7 @@ from common.schema import Schema
 from common.tables.cells import in_one_form
 from common.tables.dates import DateOrder, check_format
 from common.tables.decimals import Decimal
+from common.tables.hashing import LEAST_FEATURES, MOST_FEATURES
 from common.tables.measure import Measure
 from common.text_files import read_text
 
@@ -30,6 +33,7 @@ __all__ = [
     "TableProposal",
     "TableSchema",
     "Writing",
+    "by_column",
     "sorted_values",
 ]
 
@@ -81,6 +85,9 @@ class TableColumn(Schema):
     """What one column means, and what becomes of it."""
 
     name: Text = Field(min_length=1, description="as the header has it")
+    also_called: tuple[Text, ...] = Field(
+        default=(), description="other names that it has in headers of some sites"
+    )
     kind: Literal[
         "number",
         "category",
@@ -102,6 +109,9 @@ class TableColumn(Schema):
     fill: Literal[
         "refuse", "drop-row", "median", "most-frequent", "constant", "category", "keep"
     ] = Field(default="refuse", description="what becomes of a missing value; keep: it stays one")
+    lacked_by: tuple[Text, ...] = Field(
+        default=(), description="sites whose files lack it: there it is missing in every row"
+    )
     fill_value: Text = Field(default="", description="fill=constant: the value")
     categories: tuple[Text, ...] = Field(
         default=(), description="all values, in one order for all sites"
@@ -111,6 +121,12 @@ class TableColumn(Schema):
     )
     same: Mapping[Text, Text] = Field(
         default={}, description="what is written, and the value it means"
+    )
+    hashed_to: int | None = Field(
+        default=None,
+        ge=LEAST_FEATURES,
+        le=MOST_FEATURES,
+        description="kind=text: the features that its words are hashed to; without: not used",
     )
     encode: Literal["one-hot", "ordinal"] = Field(
         default="one-hot", description="kind=category: how"
@@ -151,6 +167,17 @@ class TableColumn(Schema):
                 f"column {self.name!r}: fill = 'keep' is for numbers, yes/no and dates; of a "
                 "category missing is one more by fill = 'category'"
             )
+        if self.kind == "text" and self.fill != "refuse":
+            raise ValueError(f"column {self.name!r}: a text has no fill: none is one without words")
+        if self.hashed_to is not None and self.kind != "text":
+            raise ValueError(f"column {self.name!r}: hashed-to is for kind = 'text'")
+        if self._needs_fill and self.lacked_by and self.fill in ("refuse", "drop-row"):
+            raise ValueError(
+                f"column {self.name!r}: lacked-by = {[*self.lacked_by]}: fill must say what it is "
+                "there, as median, most-frequent, constant, category or keep"
+            )
+        if self.lacked_by and self.kind not in (*_FEATURES, "text"):
+            raise ValueError(f"column {self.name!r}: lacked-by is for features, not {self.kind}")
         if self.fill == "constant":
             self._check_constant()
         elif self.fill_value:
@@ -193,7 +220,16 @@ class TableColumn(Schema):
     @property
     def is_feature(self) -> bool:
         """Whether a model sees it."""
-        return self.kind in _FEATURES and not self.drop
+        return (self.kind in _FEATURES or self.hashed_to is not None) and not self.drop
+
+    @property
+    def _needs_fill(self) -> bool:
+        return self.is_feature and self.kind != "text"
+
+    @property
+    def width(self) -> int:
+        """How many numbers a cell is once it is decoded: of a text those it is hashed to."""
+        return self.hashed_to or 1
 
 
 class TableProposal(Schema):
@@ -220,7 +256,20 @@ class TableProposal(Schema):
         twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!r} stands here twice; keep one")
+        used = {column.name: column.name for column in self.columns if not column.drop}
+        for column in self.columns:
+            for name in column.also_called:
+                other = used.setdefault(name, column.name)
+                if other != column.name or name == column.name:
+                    raise ValueError(
+                        f"column {column.name!r}: also-called = {name!r} is column {other!r}"
+                    )
         return self
+
+    @property
+    def other_names(self) -> dict[str, str]:
+        """Names that headers of some sites have, and the column's own."""
+        return {name: column.name for column in self.columns for name in column.also_called}
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -395,6 +444,23 @@ class TableSchema(TableProposal):
     def marking(self) -> tuple[TableColumn, ...]:
         """What says which rows are for testing: one column, or none where they are drawn."""
         return tuple(c for c in self.columns if c.test_from or (c.kind == "split" and not c.drop))
+
+
+def by_column(
+    columns: Sequence[TableColumn], decoded: NDArray[np.float64]
+) -> Iterator[tuple[TableColumn, NDArray[np.float64]]]:
+    """Yield each column with what decoding made of it, (n,), or (n, width) of a hashed text.
+
+    Args:
+        columns: features of a schema.
+        decoded: (n, sum of their widths).
+    """
+    ends = np.cumsum([column.width for column in columns])
+    if not columns or decoded.shape[1] != ends[-1]:
+        raise DataError(f"{decoded.shape[1]} decoded columns for a schema of other ones")
+    for column, end in zip(columns, ends, strict=True):
+        own = decoded[:, end - column.width : end]
+        yield column, own[:, 0] if column.hashed_to is None else own
 
 
 def sorted_values(values: Iterable[str]) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ kept, so that another version of it makes its own from the same figures.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def column_transformer(table: FittedTable) -> "ColumnTransformer":
 
     Each column is read by the schema (:func:`read_cells`), filled by a ``SimpleImputer`` with the
     constant that its training rows gave, unless its gaps are kept as NaN, and a category encoded by
-    a ``OneHotEncoder`` or ``OrdinalEncoder``.
+    a ``OneHotEncoder`` or ``OrdinalEncoder``. A text is hashed as it is read.
     """
     from pandas import DataFrame
     from sklearn.compose import ColumnTransformer
@@ -50,6 +51,8 @@ def column_transformer(table: FittedTable) -> "ColumnTransformer":
 def read_cells(frame: "DataFrame", column: Mapping[str, Any]) -> NDArray[Any]:
     """Return what the cells of a frame's only column mean, (n, 1): NaN, or None, is missing.
 
+    Of a hashed text it is (n, width), of which nothing is missing.
+
     Args:
         frame: raw, (n, 1).
         column: how they are read, as the schema's ``[[columns]]`` has it.
@@ -59,6 +62,8 @@ def read_cells(frame: "DataFrame", column: Mapping[str, Any]) -> NDArray[Any]:
     """
     wanted = TableColumn.parse(column, source="the schema")
     values = decoded_column(of_frame(frame), wanted)
+    if wanted.hashed_to is not None:
+        return values
     if wanted.kind != "category":
         return values[:, None]
     texts = np.array([*wanted.categories, None], object)
@@ -75,6 +80,9 @@ def _steps(column: TableColumn, fill: float) -> "Pipeline":
     reading = FunctionTransformer(
         read_cells, kw_args={"column": own}, feature_names_out="one-to-one"
     )
+    if column.hashed_to is not None:
+        names = list(FittedTable.names_of(column))
+        return Pipeline([("read", reading.set_params(feature_names_out=partial(_names, names)))])
     if column.fill == "keep":
         return Pipeline([("read", reading)])
     if column.kind != "category":
@@ -88,6 +96,10 @@ def _steps(column: TableColumn, fill: float) -> "Pipeline":
         else OrdinalEncoder(categories=[known])
     )
     return Pipeline([("read", reading), ("fill", constant), ("encode", encode)])
+
+
+def _names(names: Sequence[str], transformer: object, before: object) -> Sequence[str]:
+    return names
 
 
 def _values(column: TableColumn) -> list[str]:

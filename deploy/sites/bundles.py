@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 import shutil
+import tokenize
 import tomllib
 import unicodedata
 import warnings
@@ -45,6 +46,11 @@ APP = _ROOT if (_ROOT / "pyproject.toml").is_file() else _ROOT / "flower-app"
 
 _PROJECT, _LISTED = "pyproject.toml", ".info/CONTENT"
 _MOST_BYTES = 100 * 2**20  # of all files; Flower takes bundles of 10 MiB
+_WIDEST = 160  # characters of a line, or of a path, that are shown as one
+_BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0" + "".join(
+    map(chr, range(0xE0100, 0xE01F0))
+)
+"""Marks and letters that are printable by their category, and of which nothing is to be seen."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LINE = re.compile(rf'^{KEY}[ \t]*=[ \t]*"[^"\n]*"', re.MULTILINE)
 
@@ -84,12 +90,15 @@ class Bundle:
                 if sum(member.file_size for member in members) > _MOST_BYTES:
                     raise ValueError(f"more than {_MOST_BYTES:,} bytes")
                 files = {name: archive.read(name) for name in names if name != _LISTED}
+            for name, data in files.items():
+                _check_encoding(name, data)
             app, version = get_fab_metadata(content)
         except (ValueError, KeyError, zipfile.BadZipFile, OSError, RuntimeError) as error:
             raise ConfigError(
-                f"{source}: is no bundle of a Flower app that could be approved: {error}"
+                f"{source}: is no bundle of a Flower app that could be approved: "
+                + escaped(str(error)).replace("\n", " ")
             ) from None
-        return cls(content, escaped(app), escaped(version), files)
+        return cls(content, _in_ascii(app), _in_ascii(version), files)
 
     @property
     def digest(self) -> str:
@@ -102,25 +111,27 @@ class Bundle:
         return f"{self.app} {self.version}, {len(self.content):,} bytes, sha256 {self.digest}"
 
     def listing(self) -> list[str]:
-        """Return a line for each file: its bytes, and how many characters it hides from a reader.
+        """Return a line for each file: its bytes, and what a reader may not see for what it is.
 
         A terminal's escapes and marks that turn the direction of writing can hide code from whoever
-        reads it before approving.
+        reads it before approving; letters of other scripts can look like those of a name.
         """
-        lines = []
-        for path, content in sorted(self.files.items()):
-            text = content.decode(errors="replace")
-            hidden = sum(map(_is_hidden, text))
-            warning = f"; {hidden} characters that a reader does not see" if hidden else ""
-            lines.append(f"{path}  {len(content):,} bytes{warning}")
-        return lines
+        return [
+            f"{path}  {len(content):,} bytes{_warnings(content)}"
+            for path, content in sorted(self.files.items())
+        ]
 
     def text(self) -> list[str]:
-        """Return the lines of all files, each after its path, with :func:`escaped` characters."""
+        """Return the lines of all files, each after its path, with :func:`escaped` characters.
+
+        A line that is longer than a screen is wide goes on under its path, so that nothing of it is
+        out of sight.
+        """
         return [
-            f"{path}: {escaped(line)}"
+            f"{path}: {piece}"
             for path, content in sorted(self.files.items())
             for line in content.decode(errors="backslashreplace").split("\n")
+            for piece in _pieces(escaped(line))
         ]
 
 
@@ -226,14 +237,66 @@ def escaped(text: str) -> str:
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether a terminal acts on a character, or shows none: categories C* and line ends."""
-    return character not in "\t\n" and (
-        unicodedata.category(character)[0] == "C" or character in "\u2028\u2029"
+    """Return whether a terminal acts on a character, or shows none or a blank in its place."""
+    if character in " \t\n":
+        return False
+    return not character.isprintable() or character in _BLANK or "\ufe00" <= character <= "\ufe0f"
+
+
+def _in_ascii(text: str) -> str:
+    """Return a name with escapes for all that is not plain: none that looks like another."""
+    return text.encode("unicode_escape").decode()
+
+
+def _is_foreign(character: str) -> bool:
+    """Return whether a letter is of another script than Latin, or another form of a Latin one.
+
+    Python takes the letters of mathematics for the plain ones: a module can be named by them.
+    """
+    return (
+        character.isalpha()
+        and not character.isascii()
+        and not _is_hidden(character)
+        and not unicodedata.name(character, "").startswith("LATIN ")
     )
+
+
+def _warnings(content: bytes) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return "; no text: nobody can read what it does"
+    counts = {
+        "characters that a reader does not see": sum(map(_is_hidden, text)),
+        "letters of other scripts, some of which look like Latin ones": sum(map(_is_foreign, text)),
+        f"lines of more than {_WIDEST} characters": sum(
+            len(line) > _WIDEST for line in text.split("\n")
+        ),
+    }
+    return "".join(f"; {count} {what}" for what, count in counts.items() if count)
+
+
+def _pieces(line: str) -> list[str]:
+    return [line[start : start + _WIDEST] for start in range(0, len(line), _WIDEST)] or [""]
+
+
+def _check_encoding(path: str, content: bytes) -> None:
+    """Raise ``ValueError`` for a program that says it is written in another code than UTF-8.
+
+    Python would run what it decodes by that: an escape in a comment can be a line of its own.
+    """
+    if path.endswith((".py", ".pyw")):
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        except SyntaxError:
+            encoding = "none that Python reads"
+        if encoding not in ("utf-8", "utf-8-sig"):
+            raise ValueError(f"{path} is written in {encoding}: Python would run what is not shown")
 
 
 def _is_plain(name: str) -> bool:
     """Return whether a file's name is the path at which it comes to lie, on any system."""
     path = PurePosixPath(name)
     plain = not path.is_absolute() and ".." not in path.parts and str(path) == name
-    return plain and name.isprintable() and not set(name) & set('\\:*?"<>|')
+    shown = len(name) <= _WIDEST and name == " ".join(name.split()) and escaped(name) == name
+    return plain and shown and not set(name) & set('\\:*?"<>|')

@@ -250,8 +250,10 @@ def approve(
         raise ConfigError(
             f"{file}: {error.strerror}; name the .fab file that flwr build made"
         ) from None
-    typer.echo(f"bundle: {bundle.words}")
-    typer.echo("\n".join(bundle.text() if show else (f"  {line}" for line in bundle.listing())))
+    if show:
+        typer.echo("\n".join(bundle.text()))
+    typer.echo("\n".join(f"  {line}" for line in bundle.listing()))
+    typer.echo(f"bundle: {bundle.words}")  # beside the question, whatever was printed before it
     approved = Approved.read(config_file)
     if approved.covers(bundle.digest):
         typer.echo(f"site {site.site} runs it already: approved = {str(approved)!r}")

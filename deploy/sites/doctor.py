@@ -289,7 +289,7 @@ def _data(site: SiteFile) -> Findings:
     if site.table_schema:
         schema = TableSchema.read(Path(site.table_schema))
         written = schema.writing_of(site.site, site.writing)
-        problems = check_against([Path(site.data_path)], schema, written)
+        problems = check_against([Path(site.data_path)], schema, written, site.site)
         for problem in problems:
             yield _fail(
                 "data", str(problem), f"mend the file, or {site.table_schema} for all sites"

@@ -34,7 +34,7 @@ _RECENT = 10  # rounds that tell how long the others will take
 _OK = (None, "ok")
 _DOING = {
     "train": "training", "loss": "telling a loss", "rehearse": "rehearsing", "choose": "choosing",
-    "share": "sharing keys", "mask": "masking", "agree": "agreeing on who is left",
+    "keys": "asking for keys", "mask": "masking", "agree": "agreeing on who is left",
     "unmask": "unmasking", "evaluate": "evaluating", "fine-tune": "fine-tuning",
     "score-counts": "counting scores", "final-evaluation": "evaluating at the end",
 }  # fmt: skip

@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import Error, Message, MetricRecord, RecordDict
@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.config import Settings
 from common.errors import RoundError
+from common.identity import SignedKeys
 from common.messages import Parameters
 from common.secagg.fixed_point import Mean
 from common.secagg.messages import SECAGG_TRAIN, AppSumOrder
@@ -40,11 +41,13 @@ class AppSums:
         settings: of the method.
         metrics: names of those that go into the sum; others stay at the sites.
         weight_key: name of the number of rows among them.
+        sum_keys: that sites offered for their next sum.
     """
 
     settings: Settings
     metrics: Sequence[str] = ()
     weight_key: str = "num-examples"
+    sum_keys: dict[str, SignedKeys] = field(default_factory=dict, repr=False)
 
     def check(self, routes: np.ndarray) -> None:
         """Raise :class:`RoundError` if a model has too few sites, (n,) routes, for a sum."""
@@ -84,7 +87,8 @@ class AppSums:
             for message in trainings
         }
         marked = IntakeGrid(MarkedGrid(grid, _RELEASE, MODS[_RELEASE], beside))
-        attempt = Attempt(server_round, 1, Federation(known.bounded, marked, RunMeter(), timeout))
+        federation = Federation(known.bounded, marked, RunMeter(), timeout, sum_keys=self.sum_keys)
+        attempt = Attempt(server_round, 1, federation)
         order = functools.partial(
             AppSumOrder, metrics=list(self.metrics), weight_key=self.weight_key
         )

@@ -1,11 +1,12 @@
 """Contract of a run's rounds: what stays as it is from the first to the last."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from flwr.serverapp import Grid
 
 from common.config import Settings
+from common.identity import SignedKeys
 from server_app.aggregation.aggregator import Aggregator
 from server_app.groupings.grouping import Description, Grouping
 from server_app.metering.run_meter import RunMeter
@@ -46,6 +47,8 @@ class Contract:
     """Where models get noise before they leave the server."""
     fits: SummedFits | None = None
     """What fits the models, where that is from sums over rows."""
+    sum_keys: dict[str, SignedKeys] = field(default_factory=dict, repr=False)
+    """That sites offered for their next secure sum."""
 
     @classmethod
     def of(
@@ -84,4 +87,5 @@ class Contract:
 
     def federation(self, roster: Roster) -> Federation:
         """Return the sites, and how they are reached."""
-        return Federation(roster, self.grid, self.meter, self.timeout, self.folder.say_asking)
+        say = self.folder.say_asking
+        return Federation(roster, self.grid, self.meter, self.timeout, say, self.sum_keys)

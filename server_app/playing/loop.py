@@ -13,6 +13,7 @@ from server_app.playing.listeners import Listener
 from server_app.playing.model_choosing import ModelChoosing
 from server_app.playing.state import RoundState
 from server_app.playing.steps import RoundSteps
+from server_app.protection.noise_forecast import NoiseForecast
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.roster import Roster
@@ -146,10 +147,19 @@ def played(
     missing = "update"
     if attempt.train_loss is not None:
         missing = f"evaluation of what {', '.join(attempt.cohort)} trained"
-    remedy = f"; {contract.fits.remedy}" if contract.fits is not None else ""
     raise RoundError(
-        f"round {number}: no usable {missing} in {most} attempts; {attempt.first_reason()}{remedy}"
+        f"round {number}: no usable {missing} in {most} attempts; {attempt.first_reason()}"
+        f"{_remedy(contract, state)}"
     )
+
+
+def _remedy(contract: Contract, state: RoundState) -> str:
+    """Return what to change about a run of which a round came to nothing, where that is known."""
+    if contract.fits is not None:
+        return f"; {contract.fits.remedy}"
+    models = [model for model in state.models if model]
+    noise = models and NoiseForecast.of(contract.settings, models[0], len(state.roster))
+    return f"; the noise hides all: {noise.remedy}" if noise and noise.hides_all else ""
 
 
 def _require(contract: Contract, roster: Roster) -> None:

@@ -12,7 +12,7 @@ from common.config import Settings
 from common.privacy.record_dp import RowPlan, is_by_rows
 from common.privacy.updates import UpdateNoise
 
-__all__ = ["NoiseForecast", "RowForecast", "say_noise"]
+__all__ = ["NoiseForecast", "RowForecast", "say_noise", "say_row_noise"]
 
 log = logging.getLogger("coterie")
 
@@ -63,6 +63,19 @@ class NoiseForecast:
         return self.noise / (math.sqrt(self.rounds) * self.clip)
 
     @property
+    def hides_all(self) -> bool:
+        """Whether nothing can be learnt beneath it."""
+        return self.over_rounds > 1
+
+    @property
+    def remedy(self) -> str:
+        """What to change."""
+        return (
+            f"it takes {self.sites_needed} sites a round, a larger update-epsilon, or a model of "
+            "fewer numbers"
+        )
+
+    @property
     def sites_needed(self) -> int:
         """How many sites a round's average needs for noise no longer than that way."""
         share = self.over_rounds if self.central else self.over_rounds**2
@@ -99,8 +112,16 @@ class RowForecast:
         return cls(noise, of_step, of_step / math.sqrt(taken))
 
 
-def _say_row_noise(settings: Settings, model: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
-    """Say how long the noise of a step is, and warn where no number of rounds outruns it."""
+def say_row_noise(settings: Settings, model: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+    """Say how long the noise of a step is, and warn where no number of rounds outruns it.
+
+    Args:
+        settings: of the run.
+        model: the first one.
+        rows: (n,) training rows of each site.
+    """
+    if not is_by_rows(settings):
+        return
     found = RowForecast.of(settings, model, rows)
     log.info(
         "noise: %.3g times record-clip on the sum of a step's gradients; on their mean %.3g times "
@@ -118,33 +139,35 @@ def _say_row_noise(settings: Settings, model: Mapping[str, np.ndarray], rows: np
         )
 
 
-def say_noise(settings: Settings, model: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+def say_noise(
+    settings: Settings, model: Mapping[str, np.ndarray], sites: int, classes: int
+) -> None:
     """Warn of noise beneath which nothing can be learnt, and say what would be needed.
 
     Args:
         settings: of the run.
-        model: that the sites are sent first.
-        rows: (n,) training rows of each site.
+        model: the first one.
+        sites: in the federation.
+        classes: of the label; a guess that all are as likely has the loss log(classes), in nats.
     """
-    if is_by_rows(settings):
-        _say_row_noise(settings, model, rows)
-        return
-    sites = len(rows)
     found = NoiseForecast.of(settings, model, sites)
-    if found is None or found.over_rounds <= 1:
+    if found is None or not found.hides_all:
         return
     task = settings.learning_task
-    guessing = "no lower than that of guessing" if task.has_classes else "that does not fall"
+    guessing = (
+        f"above {math.log(classes):.2f}, that of guessing"
+        if task.has_classes
+        else "that does not fall"
+    )
     log.warning(
         "noise: %.3g times as long as the longest update that clipping leaves (clip-norm = %g) on "
         "the average of %d sites a round, %.3g times the whole way over %d rounds: expect a loss "
-        "%s, or nan. It takes %d sites a round, a larger update-epsilon, or a model of fewer "
-        "numbers",
+        "%s, or nan: %s",
         found.noise / found.clip,
         found.clip,
         found.sites,
         found.over_rounds,
         found.rounds,
         guessing,
-        found.sites_needed,
+        found.remedy,
     )

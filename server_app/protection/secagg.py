@@ -1,4 +1,6 @@
-"""Secure sums, the server's side: every model's cohort through five exchanges at once.
+"""Secure sums, the server's side: every model's cohort through four exchanges at once.
+
+Before them it asks those for keys that offered none in a sum before: all in the first round.
 
 The server relays sealed shares, adds masked vectors and takes the masks off their sum
 (:class:`~common.secagg.protocol.Relay`). What the guard checks of single updates cannot be checked
@@ -25,15 +27,15 @@ from common.secagg.fixed_point import Mean, Scale
 from common.secagg.messages import (
     MASKED,
     SECAGG_AGREE,
+    SECAGG_KEYS,
     SECAGG_MASK,
-    SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     MaskedReport,
     SealedShares,
     SecaggAgreed,
     SecaggAgreement,
-    SecaggCircle,
+    SecaggDealt,
     SecaggDisclosure,
     SecaggKeys,
     SecaggOrder,
@@ -41,7 +43,7 @@ from common.secagg.messages import (
     SecaggSurvivors,
 )
 from common.secagg.neighbours import neighbours_of, wiring
-from common.secagg.protocol import Disclosure, Relay, occasion_of
+from common.secagg.protocol import Disclosure, Relay, keys_of, occasion_of
 from server_app.protection import secagg_limits
 from server_app.protection.failed_sums import given_up
 from server_app.protection.model_sum import ModelSum
@@ -129,8 +131,8 @@ class SecaggAverages:
             self._sum(model, sorted(c for c in cohort if cohort[c] == model), weights)
             for model in sorted(set(cohort.values()))
         ]
+        self._offer(sums)
         self._train(sums, models)
-        self._share(sums)
         self._mask(sums, models)
         self._agree(sums)
         self._unmask(sums)
@@ -166,15 +168,50 @@ class SecaggAverages:
 
     # The steps ---------------------------------------------------------------------------------
 
+    def _offer(self, sums: list[ModelSum]) -> None:
+        """Take the keys that sites offered, and ask for those of sites that offered none."""
+        offered = self.attempt.federation.sum_keys
+
+        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SecaggKeys:
+            report = _sized(SecaggKeys, reply, _SLACK_BYTES)
+            offered[report.site] = self._checked(report)
+            return report
+
+        def lacking(one: ModelSum) -> list[str]:
+            return [site for site in one.weights if site not in offered]
+
+        def content(one: ModelSum, site: str) -> RecordDict:
+            return messages.content(Order(*self._order(one)))
+
+        self._exchange(SECAGG_KEYS, "keys", sums, lacking, content, inspect)
+        for one in sums:
+            if not one.reason:
+                one.keys |= {site: offered.pop(site) for site in one.weights if site in offered}
+        self._each(sums, self._join)
+
+    def _checked(self, report: SecaggKeys) -> SignedKeys:
+        """Return the keys in a report; :class:`TrustError` if its site did not sign them."""
+        signed = SignedKeys(report.site, report.identity_key, tuple(report.keys), report.signature)
+        run = self.attempt.federation.grid.run.run_id
+        Pins(allow_unpinned=True).check(signed, report.site, keys_of(run))
+        return signed
+
     def _train(self, sums: list[ModelSum], models: Models) -> None:
         arrays = {
             one.model: messages.encode_arrays(models[one.model]) for one in sums if not one.reason
         }
 
         def content(one: ModelSum, site: str) -> RecordDict:
-            scale = one.scale
+            scale, circle = one.scale, [site, *one.around(site, one.keys)]
+            signed = [one.keys[name] for name in circle]
             order = self.order(
                 *self._order(one),
+                circle,
+                [one.members.positions[name] for name in circle],
+                [keys.identity_key for keys in signed],
+                [keys.keys[0] for keys in signed],
+                [keys.keys[1] for keys in signed],
+                [keys.signature for keys in signed],
                 scale.members,
                 scale.max_weight,
                 one.weights[site],
@@ -184,51 +221,23 @@ class SecaggAverages:
             )
             return messages.content(order, arrays[one.model])
 
-        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SecaggKeys:
-            report = _sized(SecaggKeys, reply, _SLACK_BYTES)
-            signed = SignedKeys(
-                report.site, report.identity_key, tuple(report.keys), report.signature
-            )
-            Pins(allow_unpinned=True).check(signed, report.site, self._occasion(one))
-            one.keys[report.site] = signed
+        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SecaggDealt:
+            expected = one.around(asked.site.site, one.keys)
+            report = _sized(SecaggDealt, reply, _SLACK_BYTES + _SEALED_BYTES * len(expected))
+            if sorted(report.sites) != expected:
+                raise MessageError("shares that are not for the site's neighbours")
+            self.attempt.federation.sum_keys[report.site] = self._checked(report)
+            one.dealt[report.site] = dict(zip(report.sites, report.sealed, strict=True))
             return report
 
-        self._exchange(self.kind, "train", sums, lambda one: one.weights, content, inspect)
-        self._each(sums, self._join)
+        self._exchange(self.kind, "train", sums, lambda one: one.keys, content, inspect)
+        self._each(sums, lambda one: one.members.check(one.delivered, "trained and dealt shares"))
 
     def _join(self, one: ModelSum) -> None:
         planned = wiring(len(one.weights))
         links = neighbours_of(sorted(one.keys), planned.degree)
         one.relay = Relay(self._occasion(one), one.keys, links, planned.threshold)
-        one.relay.check(frozenset(one.keys), "trained and advertised keys")
-
-    def _share(self, sums: list[ModelSum]) -> None:
-        def content(one: ModelSum, site: str) -> RecordDict:
-            circle = [site, *one.around(site, one.keys)]
-            signed = [one.keys[name] for name in circle]
-            return messages.content(
-                SecaggCircle(
-                    *self._order(one),
-                    circle,
-                    [one.members.positions[name] for name in circle],
-                    [keys.identity_key for keys in signed],
-                    [keys.keys[0] for keys in signed],
-                    [keys.keys[1] for keys in signed],
-                    [keys.signature for keys in signed],
-                )
-            )
-
-        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SealedShares:
-            expected = one.around(asked.site.site, one.keys)
-            limit = _SLACK_BYTES + _SEALED_BYTES * len(expected)
-            report = _sized(SealedShares, reply, limit)
-            if sorted(report.sites) != expected:
-                raise MessageError("shares that are not for the site's neighbours")
-            one.dealt[report.site] = dict(zip(report.sites, report.sealed, strict=True))
-            return report
-
-        self._exchange(SECAGG_SHARE, "share", sums, lambda one: one.keys, content, inspect)
-        self._each(sums, lambda one: one.members.check(one.delivered, "dealt shares"))
+        one.relay.check(frozenset(one.keys), "offered keys")
 
     def _mask(self, sums: list[ModelSum], models: Models) -> None:
         def content(one: ModelSum, site: str) -> RecordDict:

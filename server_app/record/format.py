@@ -182,7 +182,7 @@ class ClientLine(JsonRecord):
     """From 1; what was sent before it counts as its first attempt."""
     attempt: int = 1
     phase: str = ""
-    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask``, ``evaluate`` or
+    """``loss``, ``rehearse``, ``keys``, ``train``, ``mask``, ``unmask``, ``evaluate`` or
     ``fine-tune``; else the message's name, as ``introduce``."""
     site: str
     model: int | None = None

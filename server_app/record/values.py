@@ -15,6 +15,8 @@ __all__ = ["tree_of", "value_of"]
 T = TypeVar("T")
 
 _ARRAYS_TOO = ConfigDict(arbitrary_types_allowed=True)
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+"""One takes a millisecond to make, and a checkpoint needs ten."""
 
 
 def tree_of(value: Any) -> Any:
@@ -36,6 +38,8 @@ def value_of(kind: type[T], tree: Any) -> T:
 
 
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    # A data class by itself would not take the configuration; as a part of a tuple it does.
-    one_of_it: Any = types.GenericAlias(tuple, (kind,))
-    return TypeAdapter(one_of_it, config=_ARRAYS_TOO)
+    if kind not in _ADAPTERS:
+        # A data class by itself would not take the configuration; as a part of a tuple it does.
+        one_of_it: Any = types.GenericAlias(tuple, (kind,))
+        _ADAPTERS[kind] = TypeAdapter(one_of_it, config=_ARRAYS_TOO)
+    return _ADAPTERS[kind]

@@ -1,6 +1,7 @@
 """First screen: a run in a few sentences and figures."""
 
 import math
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from server_app.report.page import Fact
 
 __all__ = ["LABELS", "facts", "lead", "no_clusters", "score_label"]
 
+_DEALT = re.compile(r"site-\d+")
 LABELS = "label-histogram"
 """Kind of the descriptors that are shares of the classes."""
 
@@ -61,7 +63,9 @@ def _overfitted(run: RecordedRun) -> list[str]:
 def _split(run: RecordedRun) -> str:
     """Return how the rows came to the sites."""
     split, name = str(run.settings.get("split", "")), str(run.settings.get("dataset", ""))
-    if not is_known(name) and not Path(name).is_absolute():
+    # Real sites have their own part, also of a data set that is known; a split has other names.
+    dealt = all(map(_DEALT.fullmatch, run.ordered_sites.names)) or split == "by-user"
+    if (not is_known(name) and not Path(name).is_absolute()) or not dealt:
         return "each site's own rows"
     if split.startswith("dirichlet"):
         alpha = run.settings.get("dirichlet-alpha", "not known")

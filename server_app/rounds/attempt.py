@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.serverapp import Grid
 
+from common.identity import SignedKeys
 from common.messages import Asked, EvaluateReport, FineTuneReport, Reply, TrainReport
 from server_app.metering.run_meter import RunMeter
 from server_app.record.format import AskingFile, SecaggRecord
@@ -38,6 +39,9 @@ class Federation:
     """Seconds to wait in each exchange."""
     asking: Callable[[AskingFile], None] | None = None
     """Told of each exchange before it."""
+    sum_keys: dict[str, SignedKeys] = field(default_factory=dict)
+    """Site -> the keys that it offered for its next secure sum, taken out as that begins. No state
+    of the run: who is not in here is asked for some."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Recorded:
     """An answer as it goes on record."""
 
     phase: str
-    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask``, ``evaluate`` or
+    """``loss``, ``rehearse``, ``keys``, ``train``, ``mask``, ``unmask``, ``evaluate`` or
     ``fine-tune``."""
     answer: Answer[Any]
     message: int

@@ -6,6 +6,7 @@ from benchmarks.chaos import FAULTS, GOOD, METHODS, SAME, Chaos, Schedule
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_twelve_schedules_of_kills_full_disks_and_broken_files(tmp_path):
     schedules = [Schedule.drawn(0, number) for number in range(12)]
     assert {schedule.method for schedule in schedules} == set(METHODS)

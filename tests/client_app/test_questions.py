@@ -11,12 +11,13 @@ import pytest
 from asked_site import LOSSES, RUN, Asked, is_called_for
 from plan import ROOT
 
-from client_app.answers import introduction
+from client_app.answers import introduction, row_sums
 from client_app.site_state import FolderKeeper
 from common import messages, seeds
 from common.config import Settings
 from common.errors import MessageError
 from common.evaluation import final
+from common.exact import TableRows
 from common.exact.glm import Glm
 from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
 from common.messages.briefs import Brief
@@ -246,8 +247,8 @@ def test_a_hidden_sum_has_no_more_entries_than_a_step_of_the_fit(tmp_path):
     step = dict(Glm("binomial").start(columns, 100).sent)
     largest = 3 + (columns + 1) + (columns + 1) * (columns + 2) // 2
     for attempt, (entries, said) in enumerate(((largest, ""), (largest + 1, "entries"))):
-        order = HiddenSumsOrder(1, attempt + 1, 0, 3, 1, 1, 3, 0, 20, entries)
-        reply = asked.ask(HIDDEN_SUMS, order, step)
+        order = HiddenSumsOrder(1, attempt + 1, 0, *NOBODY, 3, 1, 1, 3, 0, 20, entries)
+        reply = asked.ask(HIDDEN_SUMS, asked.in_a_circle(order), step)
         assert said in (reply.error.reason if reply.has_error() else ""), entries
         assert reply.has_error() == bool(said)
 
@@ -285,6 +286,7 @@ def test_a_fits_step_is_answered_once_a_run_and_the_same_again(tmp_path):
     assert "another fit" in ask({**made[0], "step": np.array(2), "mean": np.zeros(4)})
 
 
+NOBODY = [[] for _ in range(6)]  # the columns of a circle
 TREES = {
     "model": "trees", "task": "regression", "tree-depth": 1, "tree-count": 50,
     "num-server-rounds": 50,
@@ -319,8 +321,8 @@ def test_hidden_sums_without_room_are_zeros_that_no_reply_tells(tmp_path):
     entries = 4 * 65 * 3
     for attempt, value in enumerate((1e300, 1.0), 1):
         run = Asked(tmp_path / str(attempt), TREES | {"secagg": True}, quantity=True)
-        order = HiddenSumsOrder(1, 1, 0, 3, 1, 1, 3, 0, 20, entries)
-        reply = run.ask(HIDDEN_SUMS, order, splitting(0.1, value))
+        order = HiddenSumsOrder(1, 1, 0, *NOBODY, 3, 1, 1, 3, 0, 20, entries)
+        reply = run.ask(HIDDEN_SUMS, run.in_a_circle(order), splitting(0.1, value))
         assert not reply.has_error(), reply.error.reason
         kept = run.grid._contexts[run.node].state["secure-sum"]["vector"]
         vector = np.frombuffer(kept, np.int64)
@@ -457,3 +459,29 @@ def test_a_state_folder_keeps_the_pieces_of_its_last_runs(tmp_path):
     assert len(kept) == len(lasting) + 4 * 3
     assert keeper.read("personal-0000000000000000.safetensors") == b"at work"
     assert keeper.read(f"secure-sum-step-{10**12 + 7}.json") == b"s"
+
+
+def _step(scale):
+    """A step of Newton's whose coefficients weigh rows far from the mean by as good as nothing."""
+    return {
+        **Glm("binomial").start(4, 100).sent, "step": np.array(1), "mean": np.zeros(4),
+        "scale": np.full(4, scale), "parameters": np.ones((1, 5)),
+    }  # fmt: skip
+
+
+def test_a_step_that_few_rows_carry_is_refused_and_within_hidden_sums_adds_nothing(tmp_path):
+    run = {"model": "glm", "num-server-rounds": 30}
+
+    def said(name, scale, **own):
+        site = Asked(tmp_path / name, run, releases="row-sums", **own)
+        reply = site.ask(ROW_SUMS, model=_step(scale))
+        return reply.error.reason if reply.has_error() else ""
+
+    assert "fewer rows than smallest-count = 5 carry this step" in said("steep", 30.0)
+    assert not said("even", 0.0)
+    assert not said("all", 0.0, **{"smallest-count": 25})
+    assert "smallest-count = 1000" in said("many", 0.0, **{"smallest-count": 1000})
+    rows = TableRows(np.arange(8.0)[:, None], np.arange(8) % 2)
+    alone, first = Glm("binomial"), Glm("binomial").start(1, 8).sent
+    assert not row_sums._summand(first, alone, rows, 6, "x", 9).any()
+    assert row_sums._summand(first, alone, rows, 6, "x", 8)[-1] == 1

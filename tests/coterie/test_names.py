@@ -149,6 +149,7 @@ coterie.simulat(settings)
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_a_consumer_s_types_are_checked(tmp_path):
     consumer = tmp_path / "consumer.py"
     consumer.write_text(CONSUMER)

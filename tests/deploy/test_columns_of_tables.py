@@ -138,7 +138,10 @@ def test_the_check_ends_with_what_is_used_and_what_is_not_and_why(tmp_path):
         "not used: ward, unit: it has one value",
         "not used: free: free text",
     ]
-    assert said[-5] == "learner: model=glm, then model=trees; each alone, too, by objective=local"
+    assert said[-6:-4] == [
+        "learner: model=glm, then model=trees; each alone, too, by objective=local",
+        "settings of a network, on so few rows: local-epochs=2 weight-decay=0.01 patience=5",
+    ]
     assert any("sample_weight: guessed: weight: " in line for line in said)
     frame.drop(columns=["ward", "unit", "free"]).to_csv(tmp_path / "numbers.csv", index=False)
     guesses = load_dataset(str(tmp_path / "numbers.csv"), seed=0).guesses

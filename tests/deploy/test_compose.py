@@ -10,13 +10,17 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from deployments import in_one_process
+from safetensors.numpy import load_file
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "coterietest"
 PATIENCE = 900.0
+RELEASED = "model,row-sums"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE)]
+pytestmark = [pytest.mark.slow, pytest.mark.matrix, pytest.mark.timeout(4 * PATIENCE)]
 
 
 def docker(*words, **options):
@@ -103,6 +107,27 @@ def test_each_site_holds_only_its_own_key_and_data(compose):
     listing = compose("exec", "-T", "superlink", "find", "/server", "-type", "f")
     assert "ca.key" not in listing
     assert "supernode" not in listing.replace("keys", "")
+
+
+def test_trees_of_hidden_sums_are_those_of_one_process(compose, tmp_path):
+    settings = {"strategy": "fedavg", "model": "trees", "tree-count": 3, "tree-depth": 2}
+    settings |= {"num-server-rounds": 3, "name": "trees"}
+    words = [f"{name}={value}" for name, value in settings.items()]
+    compose("run", "--rm", "--no-deps", "submit", *words, "secagg=true")
+    [folder] = compose.runs.glob("trees-*")
+    site = {"dataset": "breast-cancer", "label-column": "diagnosis", "classes": "benign,malignant"}
+    sites = {}
+    for name in ("north", "east", "south"):
+        file = tmp_path / f"{name}.csv"
+        file.write_text(at(compose, name, "cat", f"/data/{name}.csv"))
+        sites[name] = site | {"data-path": str(file), "site": name, "releases": RELEASED}
+    ours = in_one_process(settings | {"dataset": "breast-cancer", "report": False}, tmp_path, sites)
+    first, second = (load_file(run / "models/model-0.safetensors") for run in (folder, ours))
+    assert first.keys() == second.keys()
+    for name, values in first.items():
+        assert np.array_equal(values, second[name]), name
+    told = json.loads((folder / "privacy.json").read_text())["releases"]
+    assert not [entry for entry in told if entry["kind"] == "train.row_sums"]
 
 
 def test_a_killed_and_a_cut_off_site_are_missed_and_the_run_finishes(compose):

@@ -9,9 +9,12 @@ import pytest
 import torch
 from commands import coterie
 
+from common.config import Settings
 from common.data.site_tables import site_table
+from common.tables.checking import check_files
 from common.tables.table_schema import TableSchema
 from deploy.played_run import load_run
+from deploy.tables import _settings
 from server_app.record.run_folder import RunFolder
 
 
@@ -37,8 +40,17 @@ def test_one_call_tells_all_and_a_second_accepts_its_schema(tmp_path, hospitals)
         ("west.csv", "ward", "extra-column"),
     } <= told
     assert all(set(p) == {"file", "column", "kind", "says"} for p in record["problems"])
+    assert record["settings"] == ["local-epochs=2", "weight-decay=0.01", "patience=5"]
+    assert Settings.parse(dict(word.split("=") for word in record["settings"])).patience == 5
     second = coterie("data", "check", *hospitals, "--against", record["schema"], cwd=tmp_path)
     assert (second.returncode, second.stdout) == (0, f"schema: {record['schema']}\n")
+
+
+def test_only_tables_of_few_rows_have_settings_of_their_own(tmp_path):
+    for rows, few in ((999, True), (1000, False)):
+        frame = pd.DataFrame({"age": np.arange(rows) % 77 + 0.5, "label": np.arange(rows) % 2})
+        frame.to_csv(tmp_path / "ward.csv", index=False)
+        assert bool(_settings(check_files([tmp_path / "ward.csv"]))) == few
 
 
 def test_proposals_of_sites_join_into_the_schema_of_all_their_files(tmp_path, hospitals):
@@ -129,6 +141,35 @@ def test_predictions_for_raw_rows_are_those_of_the_evaluation(tmp_path, hospital
     truth = pd.Series(rows.class_names)[rows.y].reset_index(drop=True)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert (predicted == truth)[rows.test].mean() == pytest.approx(lines[-1]["score"])
+
+
+def test_a_column_that_sites_lack_is_kept_once_the_line_goes_that_drops_it(tmp_path, hospitals):
+    coterie("data", "check", *hospitals, cwd=tmp_path)
+    text = (tmp_path / "schema.toml").read_text()
+    kept = text.replace('drop = "not in 3 of 4 files"\n', "")
+    assert kept != text
+    (tmp_path / "schema.toml").write_text(kept.replace('name = "age"', 'name = "years"'))
+    done = coterie("data", "check", *hospitals, "--against", "schema.toml", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "lacked-by = ['south']; if it has another name here: also-called" in done.stdout
+    named = 'name = "years"\nalso-called = ["age"]'
+    (tmp_path / "schema.toml").write_text(kept.replace('name = "age"', named))
+    words = ("table-schema=schema.toml", "report=false", *SMALL)
+    done = coterie("simulate", *hospitals, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [run] = (tmp_path / "runs").iterdir()
+    west = pd.read_csv(hospitals[3], dtype=str, keep_default_na=False)
+    west.drop(columns="ward").to_csv(tmp_path / "new.csv", index=False)
+    for name, file, says in (
+        ("north", hospitals[0], ""),
+        ("west", hospitals[3], ""),
+        ("west", tmp_path / "new.csv", "ward: missing-column"),
+    ):
+        words = (file, "--output", f"{name}-{file.stem}.csv", "--site-name", name)
+        done = coterie("predict", run, *words, cwd=tmp_path)
+        assert done.returncode == (2 if says else 0), done.stderr
+        assert says in done.stderr
+        assert "passed over" not in done.stdout + done.stderr or "age" not in done.stdout
 
 
 def _the_same_of_any_format(folder, run, file, said):

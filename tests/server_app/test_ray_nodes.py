@@ -72,6 +72,7 @@ def test_flowers_grid_of_a_simulation_bears_the_name_that_is_looked_for():
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_a_node_without_this_code_is_named_with_the_remedy(tmp_path):
     foreign, older = tmp_path / "foreign", tmp_path / "older"
     (foreign / "common").mkdir(parents=True)

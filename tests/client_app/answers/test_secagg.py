@@ -19,13 +19,12 @@ from common.identity import Identity, fingerprint
 from common.messages import Order
 from common.secagg.messages import (
     SECAGG_AGREE,
+    SECAGG_KEYS,
     SECAGG_MASK,
-    SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     SealedShares,
     SecaggAgreement,
-    SecaggCircle,
     SecaggDisclosure,
     SecaggOrder,
 )
@@ -39,13 +38,12 @@ def play(tmp_path):
 
 def test_each_step_is_answered_once_and_in_its_turn(play):
     circle = play.circle()
-    assert "out of turn" in said(play.train(0))
     survivors, nobody = play.survivors(), SecaggAgreement(1, 1, 0, [], [], [])
     assert "out of turn" in said(play.ask(SECAGG_AGREE, 0, survivors))
     assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, nobody))
     assert "out of turn" in said(play.ask(SECAGG_MASK, 0, SealedShares("site-0", 1, 1, 0, [], [])))
     dealt = play.dealt(circle)
-    assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, circle))
+    assert "out of turn" in said(play.train(0, circle))
     delivery = play.delivery(dealt, 0)
     assert not play.ask(SECAGG_MASK, 0, delivery).has_error()
     assert "out of turn" in said(play.ask(SECAGG_MASK, 0, delivery))
@@ -66,9 +64,10 @@ def test_each_step_is_answered_once_and_in_its_turn(play):
 
 
 def test_steps_of_another_sum_are_out_of_turn(play):
-    circle = play.circle()
-    for other in (replace(circle, round=2), replace(circle, attempt=2), replace(circle, model=1)):
-        assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, other))
+    dealt = play.dealt(play.circle())
+    for other in ({"round": 2}, {"attempt": 2}, {"model": 1}):
+        delivery = play.delivery(dealt, 0, **other)
+        assert "out of turn" in said(play.ask(SECAGG_MASK, 0, delivery))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,9 @@ def test_steps_of_another_sum_are_out_of_turn(play):
 def test_an_order_that_asks_how_far_a_model_moved_is_refused_before_training(
     play, total, entry, said
 ):
-    order = SecaggOrder(1, 1, 0, 5, 500, 0, total, *entry)
+    known = play.order(0, play.circle())
+    changes = {"total_weight": total, "entry_bytes": entry[0], "fraction_bits": entry[1]}
+    order = replace(known, **changes)
     assert said in play.ask(SECAGG_TRAIN, 0, order, play.arrays).error.reason
     assert not play.train(0).has_error()
 
@@ -124,8 +125,8 @@ def test_a_site_that_pins_all_others_and_not_itself_goes_to_the_end(play):
 
 def test_of_two_processes_with_the_same_state_one_answers(tmp_path):
     """A site's files outlive a process: a copy of its state from before a step is of no use."""
-    play = Play(tmp_path, **{"state-dir": str(tmp_path / "state")})
-    # All five share one folder here, so only site-0 takes part.
+    play = Play(tmp_path)
+    play.grid._contexts[play.nodes[0]].node_config["state-dir"] = str(tmp_path / "state")
     assert not play.train(0).has_error()
     state = play.grid._contexts[play.nodes[0]].state
     assert "secure-sum" in state
@@ -183,18 +184,18 @@ def swapped(values):
 )
 def test_circles_with_swapped_or_foreign_keys_are_refused(play, change, reason):
     circle = play.circle()
-    assert reason in said(play.ask(SECAGG_SHARE, 0, replace(circle, **change(circle))))
-    assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, circle))  # it had its chance
+    assert reason in said(play.train(0, replace(circle, **change(circle))))
+    assert "out of turn" in said(play.train(0, circle))  # it had its chance
 
 
 @pytest.mark.parametrize(
     "change", [{"positions": [1, 2, 3, 4]}, {"sites": [f"site-{i % 4}" for i in range(5)]}]
 )
 def test_lists_that_do_not_belong_together_are_refused(play, change):
-    bad = object.__new__(SecaggCircle)
-    bad.__dict__.update(vars(play.circle()) | change)
+    bad = object.__new__(SecaggOrder)
+    bad.__dict__.update(vars(play.order(0, play.circle())) | change)
     assert "named twice, or the entries are not one for each" in said(
-        play.ask(SECAGG_SHARE, 0, bad)
+        play.ask(SECAGG_TRAIN, 0, bad, play.arrays)
     )
 
 
@@ -202,10 +203,9 @@ def test_a_circle_that_is_too_small_or_too_large_is_refused(play):
     circle = play.circle()
     fields = ("sites", "positions", "identity_keys", "sealing_keys", "masking_keys", "signatures")
     three = replace(circle, **{name: getattr(circle, name)[:3] for name in fields})
-    assert "4 are needed" in said(play.ask(SECAGG_SHARE, 0, three))
+    assert "4 are needed" in said(play.train(0, three))
     assert "at least 3 must be in one" in said(play.train(1, attempt=2, members=2))
-    assert not play.train(1, attempt=3, members=4).has_error()
-    assert "5 sites, 4 were asked" in said(play.ask(SECAGG_SHARE, 1, replace(circle, attempt=3)))
+    assert "5 sites, 4 were asked" in said(play.train(1, attempt=3, members=4))
 
 
 def test_shares_that_were_changed_or_swapped_are_refused(play):
@@ -314,8 +314,7 @@ def test_a_model_is_not_summed_again_without_one_or_two_of_its_sites(tmp_path):
 
 def test_sites_that_pin_each_other_take_no_other_keys(play):
     """As real sites do: fingerprints of their own configuration, never the run's word."""
-    for site in range(5):
-        play.train(site)
+    play.circle()
     contexts = [play.grid._contexts[node] for node in play.nodes]
     prints = {
         name: fingerprint(identity_of(keeper_of(context)).public)
@@ -327,12 +326,12 @@ def test_sites_that_pin_each_other_take_no_other_keys(play):
     for context, peers in zip(contexts, (listed, wrong, lacking, listed, listed), strict=True):
         context.node_config["peers"] = peers
     circle = play.circle(attempt=2)
-    assert not play.ask(SECAGG_SHARE, 0, circle).has_error()
-    assert "'site-4' signs with the key" in said(play.ask(SECAGG_SHARE, 1, circle))
-    assert "no fingerprint of 'site-4' is pinned" in said(play.ask(SECAGG_SHARE, 2, circle))
+    assert not play.train(0, circle).has_error()
+    assert "'site-4' signs with the key" in said(play.train(1, circle))
+    assert "no fingerprint of 'site-4' is pinned" in said(play.train(2, circle))
     # Keys that the server made up, under an identity that it made up.
     keys, identity = Keys.generate(), Identity.generate()
-    signed = keys.signed(identity, "site-4", occasion_of(1, 1, 2, 0))
+    signed = keys.signed(identity, "site-4", 1)
     forged = replace(
         circle,
         identity_keys=[*circle.identity_keys[:4], signed.identity_key],
@@ -340,16 +339,18 @@ def test_sites_that_pin_each_other_take_no_other_keys(play):
         masking_keys=[*circle.masking_keys[:4], signed.keys[1]],
         signatures=[*circle.signatures[:4], signed.signature],
     )
-    assert "'site-4' signs with the key" in said(play.ask(SECAGG_SHARE, 3, forged))
+    assert "'site-4' signs with the key" in said(play.train(3, forged))
 
 
 def test_a_site_may_release_masked_models_only(tmp_path):
     play = Play(tmp_path, releases="masked-model")
-    assert not play.train(0).has_error()
+    order = play.order(0, play.circle())
+    assert not play.ask(SECAGG_TRAIN, 0, order, play.arrays).has_error()
     reply = play.ask(messages.TRAIN, 0, Order(1, 1, 0), play.arrays)
     assert "does not release 'model'" in said(reply)
     play = Play(tmp_path, releases="model,loss")
-    assert "does not release 'masked-model'" in said(play.train(0))
+    for kind, asked in ((SECAGG_KEYS, Order(1, 1, 0)), (SECAGG_TRAIN, order)):
+        assert "does not release 'masked-model'" in said(play.ask(kind, 0, asked, play.arrays))
 
 
 def test_a_run_that_goes_on_after_a_crash_trains_by_fresh_draws(play):

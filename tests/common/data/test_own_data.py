@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix, save_npz
 
 from common.data.datasets import load_dataset
-from common.data.own_data import read_npz
+from common.data.own_data import read_new_rows, read_npz
 from common.errors import DataError
 
 
@@ -119,3 +120,30 @@ def test_token_ids_are_told_by_their_kind_and_stay_what_they_are(tmp_path):
         np.savez(tmp_path / "wrong.npz", X=wrong, y=y, kind="tokens")
         with pytest.raises(DataError, match="tokens are"):
             read_npz(tmp_path / "wrong.npz")
+
+
+SPARSE = csr_matrix(np.array([[0.0, 2, 0], [1, 0, 0], [0, 0, 0], [0, 0, 3]]))
+
+
+def test_a_sparse_matrix_is_read_as_the_same_rows_by_its_parts(tmp_path):
+    save_npz(tmp_path / "x.npz", SPARSE)  # as scipy has it, and labels beside it
+    with np.load(tmp_path / "x.npz") as parts:
+        saved = dict(parts) | {"y": np.array([0, 1, 0, 1])}
+    path = save(tmp_path / "own.npz", **saved)
+    assert read_npz(path).x.tolist() == SPARSE.toarray().tolist()
+    assert read_new_rows(path, ())[0].tolist() == SPARSE.toarray().tolist()
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"indices": np.array([1, 0, 7])}, "holds no sparse matrix"),
+        ({"indptr": np.array([0, 1, 2, 2])}, "holds no sparse matrix"),
+        ({"shape": np.array([4, 2**60])}, "do not fit into memory|holds no sparse matrix"),
+        ({"format": np.array("csc")}, "format 'csc'; save its .tocsr"),
+    ],
+)
+def test_what_is_no_sparse_matrix_of_rows_is_refused(tmp_path, changed, says):
+    parts = {key: getattr(SPARSE, key) for key in ("data", "indices", "indptr", "shape")}
+    with pytest.raises(DataError, match=says):
+        read_npz(save(tmp_path / "own.npz", y=np.zeros(4, int), **(parts | changed)))

@@ -231,3 +231,44 @@ def test_sums_of_another_length_are_refused():
     fit: SummedFit = Glm("binomial").start(4, 50)
     with pytest.raises(MessageError, match="expected int64"):
         Glm("binomial").update(fit, np.zeros(8, np.int64))
+
+
+@pytest.mark.parametrize("family", _OF)
+@pytest.mark.parametrize("own", [False, True])
+def test_honest_steps_are_carried_by_many_rows(family, own):
+    x, eta, site = _rows()
+    model, fit = Glm(family, site_intercepts=own), Glm(family, site_intercepts=own).start(4, 400)
+    parts = dealt(x, _labels(family, eta), site)
+    while not fit.finished:
+        told = [model.statistics(fit.sent, rows) for rows in parts]
+        for rows, sums in zip(parts, told, strict=True):
+            assert model.carried(fit.sent, rows, sums, hidden=True) > 20
+        fit = model.update(fit, np.sum(told, axis=0))
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson", "cox"])
+def test_coefficients_that_leave_weight_on_one_row_are_seen(family):
+    x = np.column_stack([np.arange(50.0)])
+    y = np.column_stack([np.arange(50.0), np.ones(50)]) if family == "cox" else (x[:, 0] > 99) * 1
+    model = Glm(family)
+    made = {"binomial": [[20.0, -19.0]], "poisson": [[20.0, 0.0]], "cox": [[20.0]]}[family]
+    sent = {
+        "step": np.array(1), "bits": np.array(8), "mean": np.array([49.0]),
+        "scale": np.array([1.0]), "parameters": np.array(made),
+    }  # fmt: skip
+    assert model.carried(sent, TableRows(x, y), np.zeros(0, np.int64), hidden=True) < 1.1
+    flat = sent | {"parameters": np.zeros_like(sent["parameters"])}
+    assert model.carried(flat, TableRows(x, y), np.zeros(0, np.int64), hidden=True) == 50
+
+
+def test_one_row_on_the_wrong_side_carries_the_score_alone_however_even_the_weights_are():
+    x = np.array([[1.0]] * 49 + [[-1.0]])
+    rows = TableRows(x, np.ones(50, np.int64))
+    sent = {
+        "step": np.array(1), "bits": np.array(8), "mean": np.zeros(1), "scale": np.ones(1),
+        "parameters": np.array([[30.0, 0.0]]),
+    }  # fmt: skip
+    residuals, weights, _ = Glm("binomial").of.parts(30 * x, rows.y)
+    assert weights.max() / weights.min() == pytest.approx(1)
+    assert np.abs(residuals).sum() == pytest.approx(1)
+    assert Glm("binomial").carried(sent, rows, np.zeros(0, np.int64), hidden=True) < 1.1

@@ -18,6 +18,7 @@ from common.secagg.protocol import (
     Member,
     Relay,
     disclose,
+    keys_of,
     occasion_of,
 )
 from common.secagg.vectors import Layout, Vector
@@ -38,7 +39,8 @@ class Sum:
         self.names = [f"site-{i:03d}" for i in range(members)]
         self.keys = {name: Keys.generate() for name in self.names}
         self.signed = {
-            name: keys.signed(Identity.generate(), name, NOW) for name, keys in self.keys.items()
+            name: keys.signed(Identity.generate(), name, NOW.run)
+            for name, keys in self.keys.items()
         }
         self.degree = wiring(members).degree if degree is None else degree
         self.threshold = threshold or wiring(members).threshold
@@ -345,23 +347,30 @@ def test_shares_of_another_round_or_another_key_are_refused(four):
 
 
 def test_keys_of_another_occasion_or_signer_are_not_taken(four):
-    sums, relay, _, _ = four
+    sums, relay, members, _ = four
     a, b = sums.names[:2]
-    pins = Pins(allow_unpinned=True)
-    pins.check(relay.members[a], a, NOW)
+    pins, ours = Pins(allow_unpinned=True), keys_of(7)
+    pins.check(relay.members[a], a, ours)
+    for other in (keys_of(8), NOW):
+        with pytest.raises(TrustError, match="signature"):
+            pins.check(relay.members[a], a, other)
+    with pytest.raises(TrustError, match="in place of"):
+        pins.check(relay.members[b], a, ours)
+    forged = replace(relay.members[a], keys=relay.members[b].keys)
+    with pytest.raises(TrustError, match="signature"):
+        pins.check(forged, a, ours)
+    # Keys are of a run; what is sealed with them is of one sum.
+    _, sealed = members[a].deal()
+    shares = {name: members[name].deal()[1][b] for name in sums.names if name not in (a, b)}
     for other in (
         occasion_of(8, 3, 1, 0),
         occasion_of(7, 4, 1, 0),
         occasion_of(7, 3, 2, 0),
         occasion_of(7, 3, 1, 1),
     ):
-        with pytest.raises(TrustError, match="signature"):
-            pins.check(relay.members[a], a, other)
-    with pytest.raises(TrustError, match="in place of"):
-        pins.check(relay.members[b], a, NOW)
-    forged = replace(relay.members[a], keys=relay.members[b].keys)
-    with pytest.raises(TrustError, match="signature"):
-        pins.check(forged, a, NOW)
+        elsewhere = replace(members[b], circle=replace(members[b].circle, occasion=other))
+        with pytest.raises(TrustError, match="altered"):
+            elsewhere.receive({a: sealed[b], **shares})
 
 
 def test_circles_that_do_not_fit_are_refused(four):
@@ -465,7 +474,7 @@ def test_too_few_disclosures_recover_nothing(four):
 def test_survivors_that_fall_apart_are_not_unmasked():
     names = [f"s{i:02d}" for i in range(12)]
     links = neighbours_of(names, 4, shuffle=lambda circle: None)
-    signed = {n: Keys.generate().signed(Identity.generate(), n, NOW) for n in names}
+    signed = {n: Keys.generate().signed(Identity.generate(), n, NOW.run) for n in names}
     relay = Relay(NOW, signed, links, threshold=3)
     everybody = frozenset(names)
     with pytest.raises(SecaggError, match="seen apart"):

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from common.errors import ConfigError, DataError
 from common.tables.checking import check_against, check_files
 from common.tables.problems import KINDS, between
+from common.tables.proposing import joined
 from common.tables.reading import RawTable
-from common.tables.table_schema import TableSchema
+from common.tables.table_schema import TableProposal, TableSchema
 
 HEADER = "id,age,sex,pressure,visit,score,note,site,code,gone,stage,label"
 
@@ -412,3 +413,37 @@ def test_a_mark_of_missing_that_is_a_value_elsewhere_is_said(tmp_path):
         "rhesus",
         "'-' in 20 of 60 ro",
     )
+
+
+def test_a_column_that_some_lack_is_left_out_with_all_that_would_let_it_be_used(tmp_path):
+    rows = [row(n) for n in range(60)]
+    files = [
+        table(tmp_path, "north.csv", rows, header="age,sex,note,label"),
+        table(tmp_path, "south.csv", rows, header="age,label"),
+    ]
+    columns = {column.name: column for column in check_files(files).proposal.columns}
+    sex, note = columns["sex"], columns["note"]
+    assert (sex.drop, sex.lacked_by) == ("not in 1 of 2 files", ("south",))
+    assert (sex.fill, sex.categories) == ("category", ("female", "male"))
+    assert sex.replace(drop="").is_feature
+    assert (note.drop, note.lacked_by) == ("not in 1 of 2 files", ())
+
+
+def test_proposals_of_sites_join_columns_by_their_other_names():
+    north = TableProposal.of(
+        {"columns": [{"name": "age", "kind": "number", "also-called": ["alter"]}]}, source="n"
+    )
+    south = TableProposal.of({"columns": [{"name": "alter", "kind": "number"}]}, source="s")
+    for proposals in ((north, south), (south, north)):
+        [column] = joined(proposals, ["a", "b"]).columns
+        assert (column.name, column.also_called, column.drop) == ("age", ("alter",), "")
+
+
+def test_problems_of_cells_and_copies_name_the_first_rows(tmp_path):
+    rows = [row(n, age="?" if n in (7, 9) else n % 50) for n in range(60)]
+    file = table(tmp_path, "own.csv", [*rows, *rows[3:5]], header="age,pressure,score,label")
+    text = file.read_text().split("\n")
+    file.write_text("\n".join([*text[:2], "ragged", "", *text[2:]]))
+    says = {(p.column, p.kind): p.says for p in check_files([file]).problems}
+    assert says["age", "missing"] == "'?' in 2 of 62 rows, first in row 10"
+    assert "2 rows are as another in all columns (63, 64)" in says[None, "duplicate-row"]

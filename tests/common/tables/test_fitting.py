@@ -4,14 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
-from common.errors import DataError
+from common.errors import ConfigError, DataError
 from common.tables.decoding import decoded
 from common.tables.fitting import FittedTable
-from common.tables.reading import of_frame
+from common.tables.reading import of_frame, read_raw
 from common.tables.table_schema import TableSchema
 
 WARDS = ["east", "north", "west"]
@@ -146,8 +147,101 @@ def test_new_rows_are_read_as_those_of_the_training_were_and_decide_nothing():
         with pytest.raises(DataError, match=r"date-order: .* --site\n.*thousands"):
             fitted.of_all_sites(table_schema).new_features(of_frame(new))
     late = new.assign(day=["13/03/2021"])
-    with pytest.raises(DataError, match="'13/03/2021' in 1 rows: no date as %m/%d/%Y"):
+    with pytest.raises(DataError, match=r"'13/03/2021' in 1 rows \(row 1\): no date as %m/%d/%Y"):
         fitted.new_features(of_frame(late))
     others = pd.DataFrame({"day": ["03/02/2021"] * 2, "ferritin": ["1.234", "8,6"]})
     with pytest.raises(DataError, match="show that it is another"):
         fitted.new_features(of_frame(others))
+
+
+def test_a_column_goes_by_other_names_and_two_of_them_are_refused():
+    table_schema = schema({"name": "age", "kind": "number", "also-called": ["alter", "Age"]})
+    for name in ("age", "alter", "Age"):
+        table = decoded(of_frame(pd.DataFrame({name: [1, 2], "y": ["no", "yes"]})), table_schema)
+        assert table.features[:, 0].tolist() == [1, 2]
+    for names in (("alter", "Age"), ("age", "alter")):
+        both = pd.DataFrame({name: [1, 2] for name in names} | {"y": ["no", "yes"]})
+        with pytest.raises(DataError, match=r"age: duplicate-column: .*keep one"):
+            decoded(of_frame(both), table_schema)
+
+
+def test_another_name_that_is_a_column_of_the_schema_is_refused():
+    columns = [{"name": "age", "kind": "number", "also-called": ["bmi"]}]
+    with pytest.raises(ConfigError, match="also-called = 'bmi' is column 'bmi'"):
+        schema(*columns, {"name": "bmi", "kind": "number"})
+    left_out = {"name": "bmi", "kind": "number", "drop": "the same in pounds"}
+    assert len(schema(*columns, left_out).features) == 1
+
+
+LACKED = {
+    "median": ({"kind": "number", "fill": "median"}, [0, 0]),
+    "constant": ({"kind": "number", "fill": "constant", "fill-value": "7"}, [7, 7]),
+    "yes/no": ({"kind": "yes/no", "fill": "most-frequent"}, [0, 0]),
+    "keep": ({"kind": "number", "fill": "keep"}, [np.nan, np.nan]),
+    "category": ({"kind": "category", "categories": WARDS[:2], "fill": "category"}, [1, 1]),
+    "text": ({"kind": "text", "hashed-to": 4}, [0, 0]),
+}
+
+
+@pytest.mark.parametrize(("column", "expected"), LACKED.values(), ids=LACKED)
+def test_a_column_that_a_site_lacks_is_its_fill_there_and_missing_elsewhere(column, expected):
+    other = {"name": "a", "kind": "number"}
+    table_schema = schema(other, {"name": "ca", "lacked-by": ["west"]} | column)
+    own = pd.DataFrame({"a": [1, 2], "y": ["no", "yes"]})
+    table = decoded(of_frame(own), table_schema, site="west")
+    fitted = FittedTable.of(table.schema, table.features)
+    found = fitted.features(table.features)
+    np.testing.assert_array_equal(found[:, -1], expected)
+    np.testing.assert_array_equal(fitted.new_features(of_frame(own)), found)
+    with pytest.raises(DataError, match=r"ca: missing-column: .*lacked-by = .'north'.*also-called"):
+        decoded(of_frame(own), table_schema, site="north")
+    # Where a site has it, its new rows must have it, too.
+    there = own.assign(ca=["yes", "no"] if column["kind"] == "yes/no" else [WARDS[0], WARDS[1]])
+    if column["kind"] == "number":
+        there = own.assign(ca=[1, 2])
+    table = decoded(of_frame(there), table_schema, site="north")
+    with pytest.raises(DataError, match="ca: missing-column"):
+        FittedTable.of(table.schema, table.features).new_features(of_frame(own))
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        ({"kind": "number", "lacked-by": ["west"]}, "fill must say what it is there"),
+        ({"kind": "group", "lacked-by": ["west"]}, "lacked-by is for features, not group"),
+        ({"kind": "number", "hashed-to": 8}, "hashed-to is for kind = 'text'"),
+        ({"kind": "text", "hashed-to": 8, "fill": "median"}, "a text has no fill"),
+        ({"kind": "text", "hashed-to": 1}, "hashed-to"),
+    ],
+)
+def test_what_cannot_be_of_a_column_is_refused(column, says):
+    with pytest.raises(ConfigError, match=says):
+        schema({"name": "a", "kind": "number"}, {"name": "ca"} | column)
+
+
+def test_words_are_hashed_as_scikit_learn_does_and_nothing_is_learnt_of_them():
+    notes = ["Chest pain, at rest", "", "no PAIN", "-"]
+    own = pd.DataFrame({"a": range(4), "note": notes, "y": ["no", "yes"] * 2})
+    column = {"name": "note", "kind": "text", "hashed-to": 16, "missing": ["-"]}
+    found, names = features(own, own, schema({"name": "a", "kind": "number"}, column))
+    oracle = HashingVectorizer(n_features=16).transform([*notes[:3], ""]).toarray()
+    np.testing.assert_array_equal(found[:, 1:], oracle)
+    assert names == ("a", *(f"note#{place}" for place in range(16)))
+    assert oracle[0] @ oracle[2] > 0  # they share a word
+
+
+def test_complaints_name_the_rows_of_the_file(tmp_path):
+    lines = ["a,ward,y", "1,south,no", "x,west,yes", "ragged", "", "2,south,no", ",north,yes"]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(lines) + "\n")
+    columns = (
+        {"name": "a", "kind": "number"},
+        {"name": "ward", "kind": "category", "categories": ["south", "east"]},
+    )
+    values = {"ragged-rows": "drop"} | schema(*columns).to_values()
+    with pytest.raises(DataError) as refused:
+        decoded(read_raw(path), TableSchema.of(values, source="s"))
+    said = str(refused.value)
+    assert "'x' in 1 rows (row 3): no number" in said
+    # row 4 is left out, and the empty line is none
+    assert "'west', 'north' in 2 rows (rows 3, 6): not in the schema's categories" in said

@@ -114,6 +114,19 @@ def test_words_in_two_cases_are_one_also_where_a_third_file_writes_others(writte
     assert in_file(checked, "label-coding") == {("a", "label")}
 
 
+def test_a_file_whose_numbers_lie_outside_those_of_all_others_is_named(written):
+    rng = np.random.default_rng(0)
+    near = [rng.normal(70, 5, ROWS).round(1) for _ in "ab"]
+    far = rng.uniform(100, 104, ROWS).round(1)
+    files = [
+        written(name, frame(n, pressure=values, year=2001 + n))
+        for n, (name, values) in enumerate(zip("abc", (*near, far), strict=True))
+    ]
+    ranges = [g for g in check_files(files).guesses if g.kind == "range"]
+    assert [(g.column, g.file.rpartition("/")[2][0]) for g in ranges] == [("pressure", "c")]
+    assert "most numbers are 101 to 104, those of all other files 63.6 to 77.2" in ranges[0].says
+
+
 def test_only_the_file_of_another_unit_is_blamed(written):
     rng = np.random.default_rng(1)
     glucose = rng.normal(100, 20, ROWS).round()

@@ -128,3 +128,27 @@ def in_training(frame, own):
     mean, scale = own.preprocessing.mean[0], own.preprocessing.scale[0]
     prepared = ((frame["a"] - mean) * scale).to_numpy(np.float32)
     return np.isin(prepared, own.train.x[:, 0])
+
+
+def test_words_are_hashed_by_the_pipeline_as_by_the_training(tmp_path):
+    words = np.array(["chest pain", "no pain", "cough", ""])
+    frame = pd.DataFrame({"note": words[np.arange(40) % 4], "age": np.arange(40) % 7 + 0.5})
+    frame["label"] = np.where(np.arange(40) % 4 < 2, "yes", "no")
+    frame.to_csv(tmp_path / "ward.csv", index=False)
+    columns = [
+        {"name": "note", "kind": "text", "hashed-to": 8},
+        {"name": "age", "kind": "number"},
+        {"name": "label", "kind": "label", "categories": ["no", "yes"]},
+    ]
+    schema = tmp_path / "schema.toml"
+    schema.write_text(TableSchema.of({"columns": columns}, source="test").to_toml())
+    own = load_site_file(tmp_path / "ward.csv", name="w", site="ward", table_schema=schema)
+    made = Preprocessing.parse(own.preprocessing.to_json(), source="kept")
+    pipeline = pickle.loads(pickle.dumps(made.pipeline()))
+    prepared = made.prepared(made.table.new_features(of_frame(frame)))
+    np.testing.assert_allclose(pipeline.transform(frame), prepared, rtol=1e-6, atol=1e-6)
+    assert [*pipeline[:-1].get_feature_names_out()] == [*made.columns]
+    # New words are what texts have; a new age is another unit.
+    new = pd.DataFrame({"note": ["fever", "ague"], "age": [700.0, 3.5]})
+    [line] = made.far_from_training(made.table.new_features(of_frame(new)))
+    assert line.startswith("age: ")

@@ -15,7 +15,7 @@ WORDS = [
     *("strategy=random,fedavg", "seed=0..2", "report=false"),
 ]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.matrix]
 
 
 @pytest.fixture

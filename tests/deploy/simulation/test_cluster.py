@@ -89,6 +89,7 @@ def test_other_addresses_are_refused(tmp_path, address):
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_12_runs_over_two_nodes_one_of_them_killed_are_the_table_of_one_machine(tmp_path, nodes):
     words = [
         *("num-clients=4", "num-server-rounds=6", "local-epochs=1", "clients-per-round=2"),

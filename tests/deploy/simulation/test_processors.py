@@ -55,6 +55,7 @@ def test_a_containers_quota_bounds_the_workers():
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_as_on_windows_workers_are_started_anew_and_the_model_is_the_same(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(AS_ON_WINDOWS)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

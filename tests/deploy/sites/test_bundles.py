@@ -84,6 +84,12 @@ def test_what_is_shown_is_what_flower_unpacks(own, tmp_path):
         ([("common/./errors.py", b"")], "outside of its folder"),
         ([("common/\x1b[2Kerrors.py", b"")], "outside of its folder"),
         ([("large.py", bytes(101 * 2**20))], "more than 104,857,600 bytes"),
+        ([("common/errors.py  9 bytes", b"")], "outside of its folder"),
+        ([("common/err\u3164ors.py", b"")], "outside of its folder"),
+        ([("x" * 161, b"")], "outside of its folder"),
+        ([("a.py", b"# coding: unicode_escape\n# \\u000aevil()\n")], "in unicode_escape: Python"),
+        ([("a.py", b"#\n# -*- coding: utf-7 -*-\n")], "a.py is written in utf-7"),
+        ([("a.py", b"x = '\xff'\n")], "a.py is written in none that Python reads"),
     ],
 )
 def test_what_would_be_unpacked_otherwise_than_it_is_shown_is_no_bundle(own, added, why):
@@ -108,7 +114,11 @@ def test_a_link_is_unpacked_as_a_file_and_shown_as_one(own, tmp_path):
 
 @pytest.mark.parametrize(
     "hidden",
-    ["\x1b[2K\x1b[1A", "\u202e", "\u2066", "\u200b", "\r", "\x08", "\x7f", "\u2028", "\x9b"],
+    [
+        *("\x1b[2K\x1b[1A", "\u202e", "\u2066", "\u200b", "\r", "\x08", "\x7f", "\u2028", "\x9b"),
+        *("\u00a0", "\u3000", "\u00ad", "\ufeff", "\u0085", "\U000e0041", "\ue000"),
+        *("\u034f", "\u115f", "\u3164", "\uffa0", "\u2800", "\ufe0f", "\U000e0100"),  # by a list
+    ],
 )
 def test_what_a_reader_would_not_see_is_escaped_and_counted(own, hidden):
     evil = f"import os  # {hidden}harmless\n"
@@ -116,7 +126,8 @@ def test_what_a_reader_would_not_see_is_escaped_and_counted(own, hidden):
     escape = hidden.encode("unicode_escape").decode()
     assert f"flower_app/client.py: import os  # {escape}harmless" in bundle.text()
     assert all(line.isprintable() for line in bundle.text() if "client.py" in line)
-    marks = sum(not character.isprintable() for character in hidden)
+    assert hidden not in "".join(bundle.text())
+    marks = 2 if len(hidden) > 1 else 1
     [line] = [line for line in bundle.listing() if "client.py" in line]
     assert line.endswith(f"bytes; {marks} characters that a reader does not see")
     assert not any("does not see" in line for line in own.listing())
@@ -124,6 +135,45 @@ def test_what_a_reader_would_not_see_is_escaped_and_counted(own, hidden):
 
 def test_letters_of_other_languages_are_no_escapes():
     assert escaped("größe = 1  # 名前 ñ é") == "größe = 1  # 名前 ñ é"
+
+
+@pytest.mark.parametrize("word", ["\u0440ath", "\U0001d428s", "\uff4fs", "\u03bfs"])
+def test_letters_that_look_like_others_are_counted(own, word):
+    """A Cyrillic p, a mathematical and a wide o, which Python takes for an o, a Greek omicron."""
+    code = f"import {word}\ngröße = 1\n".encode()
+    [line] = [
+        line
+        for line in Bundle.read(remade(own, **{"flower_app/client.py": code}), "x").listing()
+        if "client.py" in line
+    ]
+    assert line.endswith("bytes; 1 letters of other scripts, some of which look like Latin ones")
+
+
+def test_nothing_of_a_long_line_is_out_of_sight(own):
+    code = b"x = 1" + b" " * 5000 + b"; import os\n"
+    bundle = Bundle.read(remade(own, **{"flower_app/client.py": code}), "x")
+    lines = [line for line in bundle.text() if "client.py" in line]
+    assert max(map(len, lines)) <= 160 + len("flower_app/client.py: ")
+    assert any(line.endswith("; import os") for line in lines)
+    assert any(line.endswith("1 lines of more than 160 characters") for line in bundle.listing())
+
+
+def test_what_is_no_text_is_said_to_be_none(own):
+    [line] = [
+        line
+        for line in Bundle.read(remade(own, [("fast.so", b"\x7fELF\xff\xfe")]), "x").listing()
+        if "fast.so" in line
+    ]
+    assert line == "fast.so  6 bytes; no text: nobody can read what it does"
+
+
+def test_a_name_makes_no_line_of_its_own_and_looks_like_no_other(own):
+    project = own.files["pyproject.toml"].decode()
+    theirs = project.replace('name = "coterie"', r'name = "c\u043eterie 1.0\nbundle: coterie"', 1)
+    assert theirs != project
+    words = Bundle.read(remade(own, **{"pyproject.toml": theirs.encode()}), "x").words
+    assert words.isascii()
+    assert "\n" not in words
 
 
 # Which may run ---------------------------------------------------------------------------------
@@ -207,5 +257,7 @@ def test_an_owner_sees_what_is_in_a_bundle_and_is_asked(own, tmp_path, monkeypat
     yes = coterie(*words, "--yes", "--show", cwd=tmp_path)
     assert yes.returncode == 0
     assert "flower_app/client.py: x = 1 # \\x1b[2K\n" in yes.stdout
+    # The digest stands beside the question, after all lines.
+    assert f"sha256 {digest_of(theirs)}\n{path.name}: approved" in yes.stdout
     assert "\x1b" not in yes.stdout
     assert tomllib.loads(path.read_text())["approved"] == f"installed,{digest_of(theirs)}"

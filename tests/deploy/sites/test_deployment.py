@@ -242,7 +242,7 @@ def outside_address():
 
 def test_a_pilot_under_secure_sums_tells_what_one_process_does(hospitals, tmp_path):
     settings = RUN | {"num-server-rounds": 1, "secagg": True, "pilot": True}
-    # One round: each is five exchanges, a look eleven, and every site starts a process for each.
+    # One round: it is five exchanges, a look nine, and every site starts a process for each.
     settings |= {"local-epochs": 1, "pilot-folds": 2, "pilot-minutes": 0.0001}
     with every_task_started_once(hospitals):
         folder = hospitals.run(*words(settings))
@@ -306,7 +306,7 @@ def has_left(folder, what, site):
 def killed_between_masking_and_unmasking(hospitals, settings):
     """The folder of a run that gets the fourth site's vector, and nothing more of it."""
     process = hospitals.submit(*words(settings | {"secagg": True}))
-    with held_after(hospitals, FOURTH, step=2):
+    with held_after(hospitals, FOURTH, step=1):
         folder = hospitals.newest_run()
         hospitals.wait_for(
             "its masked vector", lambda: has_left(folder, KINDS[SECAGG_MASK].words, FOURTH)
@@ -332,7 +332,7 @@ def test_a_site_killed_between_masking_and_unmasking_is_missed_and_the_sum_is_ex
     assert [line["missing"] for line in rounds] == [[FOURTH], []]
     assert [line["trained"] for line in rounds] == [EVERYBODY, list(HOSPITALS)]
     # The site's own file says that it never came to the last step.
-    assert 2 in steps_of(hospitals.folder / FOURTH / "state")
+    assert 1 in steps_of(hospitals.folder / FOURTH / "state")
 
     # Under masks, too: a site that is much larger than the others has its weight cut in a sum.
     once = settings | {"num-server-rounds": 1, "secagg": True}

@@ -13,6 +13,7 @@ from common.errors import RoundError
 from common.pilot.outcomes import Change
 from common.pilot.shrinkage import in_common, over_sites, spread_of
 from common.pilot.summed import PilotPairs, Totals
+from common.pilot.verdicts import Verdict
 from deploy import precheck
 from deploy.simulation import grid
 from server_app.pilot import playing
@@ -116,6 +117,30 @@ def test_two_of_three_that_can_no_longer_answer_end_it_with_a_reason(tmp_path, m
     )
     with caplog.at_level(logging.WARNING), pytest.raises(RoundError, match="no secure sum in 2"):
         played(tmp_path, "secagg=true")
+
+
+def test_a_pilot_that_fails_at_a_site_adds_nothing_and_no_reply_tells_it(
+    tmp_path, monkeypatch, caplog
+):
+    """Whether training or judging fails can depend on a row."""
+
+    def failing_at_odd(real):
+        def act(folds, received):
+            return real(folds, received) if folds.site.name != "odd" else 1 / 0
+
+        return act
+
+    for name in ("_trained", "_judged"):
+        monkeypatch.setattr(pilot_sums, name, failing_at_odd(getattr(pilot_sums, name)))
+    with caplog.at_level(logging.WARNING):
+        record = played(tmp_path, "secagg=true")
+    assert "site odd: it adds nothing to this sum" in caplog.text
+    assert "site odd: its folds could not be judged" in caplog.text
+    assert "is not in the sum" not in caplog.text
+    assert by_name(record)["odd"]["verdict"] == Verdict.NOTHING
+    assert by_name(record)["a0"]["verdict"] != Verdict.NOTHING
+    told = (Path(record["run"]) / "privacy.json").read_text()
+    assert "ZeroDivisionError" not in told
 
 
 def test_what_comes_of_the_sums_is_what_the_changes_have_in_common():

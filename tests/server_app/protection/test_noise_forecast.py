@@ -1,5 +1,6 @@
 """Forecast of noise: against noise that is drawn, and what it says before a run."""
 
+import contextlib
 import logging
 import math
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 from common.config import Settings
+from common.errors import RoundError
+from deploy.simulation.grid import simulate
 from server_app.protection.noise_forecast import NoiseForecast, say_noise
 
 MODEL = {"w": np.zeros((30, 20), np.float32), "b": np.zeros(20, np.float32), "n": np.zeros(3, int)}
@@ -39,8 +42,26 @@ def test_a_run_without_noise_has_no_forecast():
 
 def test_only_noise_that_cannot_work_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="coterie"):
-        say_noise(settings("central-dp"), MODEL, np.full(4, 50))
-        assert "expect a loss no lower than that of guessing" in caplog.text
+        say_noise(settings("central-dp"), MODEL, 4, 2)
+        assert "expect a loss above 0.69, that of guessing, or nan" in caplog.text
         caplog.clear()
-        say_noise(settings("central-dp", epsilon=1000.0), MODEL, np.full(200, 50))
+        say_noise(settings("central-dp", epsilon=1000.0), MODEL, 200, 2)
     assert caplog.text == ""
+
+
+def test_a_run_that_noise_ends_says_so_and_what_would_help(tmp_path, no_report):
+    words = {"dataset": "synthetic", "synthetic-rows": 120, "num-clients": 3, "workers": 1}
+    words |= {"local-epochs": 1, "output-dir": str(tmp_path), "quorum": 1.0}
+    with pytest.raises(RoundError, match=r"loss = nan.*; the noise hides all: it takes \d+ sites"):
+        simulate(settings("central-dp", epsilon=0.001, **words))
+
+
+def test_a_training_that_overflows_is_said_once_in_a_run(tmp_path, no_report, caplog):
+    words = {"dataset": "synthetic", "synthetic-rows": 120, "num-clients": 3, "workers": 1}
+    words |= {"local-epochs": 1, "output-dir": str(tmp_path), "num-server-rounds": 4}
+    for _ in range(2):
+        caplog.clear()
+        with contextlib.suppress(RoundError):
+            simulate(settings("local-dp", epsilon=0.01, **words))
+        said = [line for line in caplog.messages if "an update of zeros" in line]
+        assert 0 < len(said) == len({line.partition(":")[0] for line in said})

@@ -29,15 +29,13 @@ from common.messages import Order
 from common.privacy.updates import UpdateNoise
 from common.secagg.messages import (
     SECAGG_AGREE,
+    SECAGG_KEYS,
     SECAGG_MASK,
-    SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     SealedShares,
     SecaggAgreement,
-    SecaggCircle,
     SecaggDisclosure,
-    SecaggKeys,
     SecaggOrder,
 )
 from common.secagg.neighbours import wiring
@@ -199,6 +197,38 @@ def test_noise_of_the_sites_goes_under_the_mask_and_their_losses_stay_with_them(
     assert entry["epsilon"] > 0
 
 
+# Keys --------------------------------------------------------------------------------------------
+
+
+def asked_for_keys(grid):
+    return sum(message.metadata.message_type == SECAGG_KEYS for message in grid.sent)
+
+
+def test_only_who_was_in_no_sum_of_the_run_before_is_asked_for_keys(tmp_path):
+    words = {"strategy": "random", "num_clients": 8, "clients_per_round": 4, "seed": 2}
+    folder, grid = run(settings_in(tmp_path, num_server_rounds=3, **words))
+    seen = set()
+    for line in lines(folder):
+        assert ("keys" in line["seconds"]) == (not seen >= {*line["trained"]})
+        seen |= {*line["trained"]}
+    assert asked_for_keys(grid) == len(seen) > 4
+
+
+def test_a_site_that_lost_its_keys_is_out_of_one_sum_and_asked_for_new_ones(tmp_path):
+    def restarted(message, context):
+        if SecaggOrder.decode(message.content).round == 2:
+            del context.state["secure-sum-keys"]
+        return real(message, context)
+
+    settings = settings_in(tmp_path, num_server_rounds=3)
+    folder, grid = run(settings, {(2, SECAGG_TRAIN): restarted})
+    assert [len(line["trained"]) for line in lines(folder)] == [5, 4, 5]
+    [refused] = lines(folder)[1]["rejected"]
+    assert "the keys that this site offered for this sum are gone" in refused["reason"]
+    assert asked_for_keys(grid) == 5 + 1
+    assert ["keys" in line["seconds"] for line in lines(folder)] == [True, False, True]
+
+
 # Dropouts ----------------------------------------------------------------------------------------
 
 
@@ -276,13 +306,17 @@ def test_an_aborted_sum_is_followed_by_fresh_keys_and_a_fresh_update(tmp_path):
     assert_equal_to_fixed_point(model_of(folder), average(arrays, rows), weight=sum(rows) / 1438)
     first, _, _ = trained_directly(settings, range(5), attempt=1)
     assert not np.array_equal(first[0]["output.bias"], arrays[0]["output.bias"])
-    keys = [
-        key
-        for reply in grid.replies
-        if reply.metadata.message_type == SECAGG_TRAIN
-        for key in SecaggKeys.decode(reply.content).keys
+    orders = [
+        SecaggOrder.decode(message.content)
+        for message in grid.sent
+        if message.metadata.message_type == SECAGG_TRAIN
     ]
-    assert len(set(keys)) == len(keys) == 20
+    keys = {
+        (order.attempt, key)
+        for order in orders
+        for key in (*order.sealing_keys, *order.masking_keys)
+    }
+    assert len({key for _, key in keys}) == len(keys) == 20
 
 
 def test_a_step_that_was_signed_in_vain_is_given_up_and_the_run_goes_on(tmp_path, caplog):
@@ -357,6 +391,7 @@ def test_a_run_that_was_cut_off_goes_on_with_fresh_sums(tmp_path):
     assert [line["round"] for line in lines(folder) if line["trained"]] == [1, 2]
     asked = [m for m in grid.sent if m.metadata.message_type == SECAGG_TRAIN]
     assert {SecaggOrder.decode(message.content).round for message in asked} == {2}
+    assert asked_for_keys(grid) == 5  # what was offered ended with the run's process
     # The same sites from the same model in the same round, but by other draws.
     uncut, _ = run(settings_in(tmp_path / "uncut", num_server_rounds=2))
     found, expected = model_of(folder), model_of(uncut)
@@ -373,9 +408,9 @@ def test_more_than_a_hundred_sites_share_masks_with_neighbours_only(tmp_path):
     [record] = lines(masked)[0]["secure_sums"]
     assert (record["reason"], record["advertised"], record["masked"]) == ("", 104, 84)
     circles = [
-        SecaggCircle.decode(message.content)
+        SecaggOrder.decode(message.content)
         for message in grid.sent
-        if message.metadata.message_type == SECAGG_SHARE
+        if message.metadata.message_type == SECAGG_TRAIN
     ]
     assert {len(circle.sites) for circle in circles} == {wiring(104).degree + 1}
     assert wiring(104).degree < 103
@@ -435,7 +470,7 @@ def test_single_models_are_seen_in_the_round_of_the_clustering_alone(tmp_path):
         seed=4,
     )
     folder, grid = run(settings)
-    kinds = [m.metadata.message_type for m in grid.sent if m.metadata.message_type != SECAGG_SHARE]
+    kinds = [m.metadata.message_type for m in grid.sent]
     trained = [kind for kind in kinds if kind.startswith("train")]
     assert trained == [SECAGG_TRAIN] * 8 + [messages.TRAIN] * 8 + [SECAGG_TRAIN] * 8
     assert [len(line.get("secure_sums", [])) for line in lines(folder)] == [1, 0, 2]

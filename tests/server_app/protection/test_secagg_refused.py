@@ -22,12 +22,12 @@ from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.secagg.messages import (
     MASKED,
+    SECAGG_KEYS,
     SECAGG_MASK,
-    SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     MaskedReport,
-    SealedShares,
+    SecaggDealt,
     SecaggDisclosure,
     SecaggKeys,
 )
@@ -189,8 +189,8 @@ def resends(change):
     def answer(message, context):
         reply = real(message, context)
         kind = {
-            SECAGG_TRAIN: SecaggKeys,
-            SECAGG_SHARE: SealedShares,
+            SECAGG_KEYS: SecaggKeys,
+            SECAGG_TRAIN: SecaggDealt,
             SECAGG_UNMASK: SecaggDisclosure,
         }[message.metadata.message_type]
         return messages.reply(message, change(kind.decode(reply.content)))
@@ -201,14 +201,15 @@ def resends(change):
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        (SECAGG_TRAIN, lambda r: replace(r, site="site-4"), "signed 'site-4'"),
-        (SECAGG_TRAIN, lambda r: replace(r, keys=r.keys[:1]), "signature"),
+        (SECAGG_KEYS, lambda r: replace(r, site="site-4"), "signed 'site-4'"),
+        (SECAGG_KEYS, lambda r: replace(r, keys=r.keys[:1]), "signature"),
+        (SECAGG_KEYS, lambda r: replace(r, keys=[r.keys[0], os.urandom(32)]), "signature"),
+        (SECAGG_KEYS, lambda r: replace(r, signature=r.signature[:-1]), "cut short"),
         (SECAGG_TRAIN, lambda r: replace(r, keys=[r.keys[0], os.urandom(32)]), "signature"),
-        (SECAGG_TRAIN, lambda r: replace(r, signature=r.signature[:-1]), "cut short"),
         (SECAGG_TRAIN, lambda r: replace(r, seconds=-1.0), "seconds"),
-        (SECAGG_SHARE, lambda r: replace(r, round=2), "of round 2"),
-        (SECAGG_SHARE, lambda r: replace(r, sites=r.sites[1:], sealed=r.sealed[1:]), "neighbours"),
-        (SECAGG_SHARE, lambda r: replace(r, sealed=[b"x" * 10**6] * 4), "bytes, at most"),
+        (SECAGG_TRAIN, lambda r: replace(r, round=2), "of round 2"),
+        (SECAGG_TRAIN, lambda r: replace(r, sites=r.sites[1:], sealed=r.sealed[1:]), "neighbours"),
+        (SECAGG_TRAIN, lambda r: replace(r, sealed=[b"x" * 10**6] * 4), "bytes, at most"),
         (SECAGG_UNMASK, lambda r: replace(r, seeds=[s[:-1] for s in r.seeds]), "another length"),
         (SECAGG_UNMASK, lambda r: replace(r, survivors=r.others, seeds=r.keys), "not asked for"),
     ],

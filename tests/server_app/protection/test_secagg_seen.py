@@ -17,7 +17,7 @@ from scipy.stats import chi2
 from common import messages
 from common.secagg.messages import (
     SECAGG_MASK,
-    SECAGG_SHARE,
+    SECAGG_TRAIN,
 )
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -63,7 +63,7 @@ def test_every_byte_is_counted_by_site_and_phase(tmp_path):
         found[line["phase"], "down"] += line["bytes_down"]
         found[line["phase"], "up"] += line["bytes_up"]
     kinds = (messages.INTRODUCE, *STEPS, messages.EVALUATE)
-    names = ("introduce", "train", "share", "mask", "agree", "unmask", "evaluate")
+    names = ("introduce", "keys", "train", "mask", "agree", "unmask", "evaluate")
     phases = dict(zip(kinds, names, strict=True))
     expected = Counter()
     for way, passed in (("down", grid.sent), ("up", grid.replies)):
@@ -73,7 +73,7 @@ def test_every_byte_is_counted_by_site_and_phase(tmp_path):
     assert found == expected
     [line] = lines(folder)
     assert line["bytes_up"] == sum(n for (_, way), n in found.items() if way == "up")
-    assert {"share", "mask", "agree", "unmask"} <= line["seconds"].keys()
+    assert {"keys", "mask", "agree", "unmask"} <= line["seconds"].keys()
     size = sum(value.size for value in model_of(folder).values())
     masks = [line for line in lines(folder, "clients") if line["phase"] == "mask"]
     assert all(3 * size < line["bytes_up"] < 3 * size + 1000 for line in masks)
@@ -86,5 +86,5 @@ def test_what_left_each_site_is_listed_with_its_protection(tmp_path):
         for entry in json.loads((folder / "privacy.json").read_text())["releases"]
     }
     assert releases[SECAGG_MASK] == "masked, for a sum of at least 4 sites"
-    assert releases[SECAGG_SHARE] == "sealed for other sites"
+    assert releases[SECAGG_TRAIN] == "sealed for other sites"
     assert messages.TRAIN not in releases

@@ -97,6 +97,16 @@ def test_the_same_folder_gives_the_same_bytes(tmp_path):
     assert [file.read_bytes() for file in files] == before
 
 
+@pytest.mark.parametrize("names", [site_names(3), ["cleveland", "hungary", "va"]])
+def test_real_sites_of_a_known_data_set_are_not_said_to_be_split(tmp_path, names):
+    settings = {"split": "dirichlet", "num-clients": 3, "dataset": "heart-disease"}
+    folder = new_folder(tmp_path, **settings)
+    write_sites(folder, names)
+    text = report(folder).text
+    assert ("split dirichlet" in text) == (names == site_names(3))
+    assert ("each site's own rows" in text) != (names == site_names(3))
+
+
 def test_worst_tenth_is_that_of_the_last_round(tmp_path):
     folder = new_folder(tmp_path)
     lines = [
