@@ -6,6 +6,7 @@ CoterieError              exit code 1
 ├── MessageError          a message that does not hold what was agreed        1
 ├── TrustError            a peer, key or sealed message that cannot be trusted 1
 ├── BudgetError           a release that a site's privacy budget does not allow 1
+├── WithheldError         a reply that a site's own policy does not let out   1
 ├── SecaggError           a secure sum that cannot be taken part in or ended  1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 ├── RoundError            a round without a usable result                     1
@@ -108,6 +109,18 @@ class SecaggError(CoterieError):
 
 class BudgetError(CoterieError):
     """A release that a site's own privacy budget does not allow."""
+
+
+class WithheldError(CoterieError):
+    """A reply that a site's own policy does not let out; its text is the rule's name.
+
+    Attributes:
+        detail: what was wrong, which may hold what an app made of rows: for the site's log alone.
+    """
+
+    def __init__(self, rule: str, detail: str = "") -> None:
+        super().__init__(rule)
+        self.detail = quotable(detail)
 
 
 class ClusteringError(CoterieError):

@@ -23,7 +23,18 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
     from flwr.supercore.differential_privacy import compute_clip_model_update
     from flwr.supercore.fab import Fab
-    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+    from flwr.supercore.inflatable.inflatable_object import (
+        InflatableObject,
+        get_all_nested_objects,
+        get_object_tree,
+        iterate_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPushError,
+        inflate_object_from_contents,
+        push_object_contents_from_iterable,
+    )
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supercore.utils import get_flwr_home
@@ -41,6 +52,7 @@ __all__ = [
     "ErrorCode",
     "Fab",
     "FileCredentialStore",
+    "InflatableObject",
     "Metadata",
     "ObjectPushError",
     "ProtoRecordDict",
@@ -50,9 +62,15 @@ __all__ = [
     "compute_clip_model_update",
     "flower_superlink",
     "flower_supernode",
+    "get_all_nested_objects",
     "get_fab_metadata",
     "get_flwr_home",
+    "get_object_tree",
+    "inflate_object_from_contents",
+    "iterate_object_tree",
     "log",
+    "no_object_id_recompute",
+    "push_object_contents_from_iterable",
     "recorddict_from_proto",
     "recorddict_to_proto",
     "start_client_internal",
@@ -85,6 +103,14 @@ _HOMES = {
     "flower_supernode": "flwr.supernode.cli",
     "get_flwr_home": "flwr.supercore.utils",
     "APP_DIR": "flwr.common.constant",
+    # Nor one where it could look at what an app replies (docs/decisions/0080).
+    "InflatableObject": "flwr.supercore.inflatable.inflatable_object",
+    "get_all_nested_objects": "flwr.supercore.inflatable.inflatable_object",
+    "get_object_tree": "flwr.supercore.inflatable.inflatable_object",
+    "iterate_object_tree": "flwr.supercore.inflatable.inflatable_object",
+    "no_object_id_recompute": "flwr.supercore.inflatable.inflatable_object",
+    "inflate_object_from_contents": "flwr.supercore.inflatable.inflatable_utils",
+    "push_object_contents_from_iterable": "flwr.supercore.inflatable.inflatable_utils",
     # The gate starts the SuperLink in its own process (docs/decisions/0014).
     "flower_superlink": "flwr.superlink.cli.flower_superlink",
     "log": "flwr.supercore",

@@ -70,6 +70,7 @@ ORDER = (
     "server_app/app",
     "deploy/outputs",
     "deploy/allowed_code",
+    "deploy/policy",
     "deploy/simulation",
     "deploy/watch",
     "deploy/compare",

@@ -43,7 +43,16 @@ from common.privacy.updates import (
     noisy_model,
 )
 
-__all__ = ["BOOK", "MARK", "book_of", "charge_update", "is_noisy", "label_answer", "labels_told"]
+__all__ = [
+    "BOOK",
+    "MARK",
+    "book_of",
+    "charge",
+    "charge_update",
+    "is_noisy",
+    "label_answer",
+    "labels_told",
+]
 __all__ += ["kept", "kind_of", "noise_of_shares", "noisy_shares", "refuse_persons"]
 __all__ += ["release_once", "update_answer"]
 
@@ -67,6 +76,12 @@ def kept(keeper: Keeper, book: PrivacyBook) -> None:
     """Put a book on disk; one who holds the keeper's lock."""
     keeper.write(BOOK, book.to_bytes())
     keeper.write(MARK, book.mark)  # after it: a crash in between leaves a mark of less
+
+
+def charge(keeper: Keeper, budget: Budget, entry: Entry) -> None:
+    """Count a release before it leaves; :class:`BudgetError` where the budget does not allow it."""
+    with keeper.locked():
+        kept(keeper, book_of(keeper).charged(entry, budget))
 
 
 def release_once(

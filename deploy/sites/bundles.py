@@ -35,6 +35,7 @@ __all__ = [
     "escaped",
     "installed",
     "own_digest",
+    "rewrite",
 ]
 
 KEY = "approved"
@@ -99,6 +100,16 @@ class Bundle:
                 + escaped(str(error)).replace("\n", " ")
             ) from None
         return cls(content, _in_ascii(app), _in_ascii(version), files)
+
+    @classmethod
+    def of_file(cls, file: Path) -> "Bundle":
+        """Return the bundle in a file; :class:`ConfigError` if there is none."""
+        try:
+            return cls.read(file.read_bytes(), str(file))
+        except OSError as error:
+            raise ConfigError(
+                f"{file}: {error.strerror}; name the .fab file that flwr build made"
+            ) from None
 
     @property
     def digest(self) -> str:
@@ -189,14 +200,25 @@ class Approved:
         by_hand = f"write {line} into it yourself"
         if tomllib.loads(changed) != {**before, KEY: str(self)}:
             raise ConfigError(f"{site_file}: {KEY} is not on a line of its own: {by_hand}")
-        try:
-            target = site_file.resolve()
-            temporary = target.with_name(f".{target.name}.part")
-            temporary.write_text(changed, encoding="utf-8")
-            shutil.copymode(target, temporary)
-            temporary.replace(target)
-        except OSError as error:
-            raise ConfigError(f"{site_file}: {error.strerror}: {by_hand}") from None
+        rewrite(site_file, changed, by_hand)
+
+
+def rewrite(site_file: Path, text: str, by_hand: str) -> None:
+    """Put another text into a site's file, whole or not at all.
+
+    Args:
+        site_file: that file, or a link to it.
+        text: all of it.
+        by_hand: what an error tells a person to do.
+    """
+    try:
+        target = site_file.resolve()
+        temporary = target.with_name(f".{target.name}.part")
+        temporary.write_text(text, encoding="utf-8")
+        shutil.copymode(target, temporary)
+        temporary.replace(target)
+    except OSError as error:
+        raise ConfigError(f"{site_file}: {error.strerror}: {by_hand}") from None
 
 
 def installed() -> Bundle:

@@ -128,6 +128,39 @@ def site_init(
     typer.echo(f"identity, to be read out to the other sites: {keys.identity_fingerprint}")
 
 
+@site_app.command("check-app")
+def site_check_app(
+    file: Annotated[Path, typer.Argument(metavar="APP.FAB", help="of another Flower app")],
+    config_file: Annotated[Path, typer.Option("--config", help="the site's own file, site.toml")],
+    rows: Annotated[int, typer.Option(min=2, help="made-up ones of each site")] = 50,
+    sites: Annotated[int, typer.Option(min=1, help="that are played here")] = 3,
+    write: Annotated[
+        bool, typer.Option("--write", help="put a policy of what was seen into the site's file")
+    ] = False,
+) -> None:
+    """Play another Flower app with made-up rows, and say what it would send and what breaks a rule.
+
+    The app's code runs here, as this user: read it first (coterie approve --show).
+    """
+    from deploy.sites import app_check
+    from deploy.sites.bundles import Bundle
+    from deploy.sites.site import SiteFile
+
+    site, bundle = SiteFile.read(config_file), Bundle.of_file(file)
+    policy = None if write else site.policy
+    typer.echo(f"app: {bundle.words}; {sites} sites of {rows} made-up rows")
+    found = app_check.played(bundle, site, policy, rows=rows, sites=sites)
+    typer.echo("\n".join(app_check.words(found)))
+    broken = sum(len(sent.broken) for sent in found.sent.values())
+    if broken or found.failure or not found.sent:
+        raise typer.Exit(1)
+    if write:
+        app_check.add_policy(config_file, app_check.made_policy(found))
+        typer.echo(f"{config_file}: has a policy of what was seen: read it, and narrow it")
+    else:
+        typer.echo("nothing that breaks a rule of lets-out")
+
+
 def serve(
     folder: ServerFolder,
     host: Annotated[str, typer.Option(help="address to listen on")] = "0.0.0.0",  # noqa: S104
@@ -239,17 +272,11 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Let a site run another Flower app than the Coterie that is installed there."""
-    from common.errors import ConfigError
     from deploy.sites.bundles import Approved, Bundle
     from deploy.sites.site import SiteFile
 
     site = SiteFile.read(config_file)
-    try:
-        bundle = Bundle.read(file.read_bytes(), str(file))
-    except OSError as error:
-        raise ConfigError(
-            f"{file}: {error.strerror}; name the .fab file that flwr build made"
-        ) from None
+    bundle = Bundle.of_file(file)
     if show:
         typer.echo("\n".join(bundle.text()))
     typer.echo("\n".join(f"  {line}" for line in bundle.listing()))

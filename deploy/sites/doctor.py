@@ -245,6 +245,7 @@ def of_site(site: SiteFile) -> Findings:
     yield from _named("device", lambda: _device(site))
     yield from _releases(site)
     yield from _named("approved", lambda: _approved(site))
+    yield from _lets_out(site)
     yield from _code(site)
     yield from _named("authority", lambda: _authority(site))
     yield from _reach(site.superlink, Path(site.root_certificates), clock=True)
@@ -268,6 +269,18 @@ def _approved(site: SiteFile) -> Findings:
         yield _ok("approved", f"its own, {installed().words}" if name == INSTALLED else name)
     if not approved.names:
         yield _warn("approved", "no code at all", "coterie approve BUNDLE --config site.toml")
+
+
+def _lets_out(site: SiteFile) -> Findings:
+    policy = site.policy
+    if policy.errors:
+        remedy = "name what may leave: docs/lets-out.md"
+        yield _warn("lets-out", "whatever another app than Coterie's replies", remedy)
+    elif policy.rules:
+        yield _ok("lets-out", f"of other apps' replies to {', '.join(policy.rules)}")
+    elif set(Approved.parse(site.approved).names) - {INSTALLED}:
+        remedy = "coterie site check-app APP.fab --config site.toml --write"
+        yield _warn("lets-out", "nothing of the other apps that are approved", remedy)
 
 
 def _code(site: SiteFile) -> Findings:

@@ -1,12 +1,14 @@
 """Start of a site: a SuperNode with the site's own data."""
 
 import os
+import secrets
 import shlex
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import tomli_w
 from pydantic import Field, model_validator
@@ -14,10 +16,14 @@ from pydantic import Field, model_validator
 from client_app.site_config import SiteConfig
 from common.config import Scalar, read_toml
 from common.errors import ConfigError
+from deploy.policy.policy import Policy
 from deploy.sites.bundles import INSTALLED, Approved
 from deploy.sites.flower import environment
+from deploy.sites.secret_files import write_secret
 
 NODE_CONFIG = "node-config.toml"
+APPS_SECRET = "apps-secret"  # noqa: S105 - a file's name
+"""What whoever fetches messages for apps shows, in the state-dir."""
 SUPERNODE = f"{__package__}.supernode"
 """Module that runs a site's SuperNode; only named here, since it takes seconds to import."""
 
@@ -51,6 +57,17 @@ class SiteFile(SiteConfig):
         "whatever a run sends",
     )
 
+    lets_out: Mapping[str, Any] = Field(
+        {}, description="a table of what other apps than Coterie's may reply: docs/lets-out.md"
+    )
+
+    apps_address: str = Field(
+        "",
+        pattern=r"^(\[[0-9A-Fa-f:]+\]:\d{1,5}|[^\s:/]+:\d{1,5})?$",
+        description="HOST:PORT of this machine at which another user fetches messages for apps, "
+        "which do not run as this one then; empty: they do",
+    )
+
     path_keys: ClassVar[tuple[str, ...]] = (
         *SiteConfig.path_keys,
         "root_certificates",
@@ -61,8 +78,14 @@ class SiteFile(SiteConfig):
     def _approves(self) -> Self:
         try:
             Approved.parse(self.approved)
+            Policy.parse(self.lets_out)
         except ConfigError as error:
             raise ValueError(str(error)) from None
+        if self.apps_address and INSTALLED in Approved.parse(self.approved).names:
+            raise ValueError(
+                f"apps-address = {self.apps_address!r}: Coterie's own app needs the state-dir, "
+                "which another user must not read; name digests of other apps alone as approved"
+            )
         return self
 
     @classmethod
@@ -74,8 +97,13 @@ class SiteFile(SiteConfig):
         return found.with_absolute_paths(os.path.abspath(path.parent))
 
     @property
+    def policy(self) -> Policy:
+        """What other apps than Coterie's may reply."""
+        return Policy.parse(self.lets_out)
+
+    @property
     def node_config(self) -> dict[str, Scalar]:
-        """What the site's client processes are told: everything but the connection."""
+        """What the site's client processes are told: all but the connection and the policy."""
         own = {name.replace("_", "-") for name in SiteConfig.model_fields}
         return {key: value for key, value in self.to_dict().items() if key in own}
 
@@ -106,14 +134,21 @@ class Node:
         config = state / NODE_CONFIG
         config.write_text(tomli_w.dumps(site.node_config), encoding="utf-8")
         config.chmod(0o600)
+        host, _, port = site.apps_address.rpartition(":")
         command = [
             *(sys.executable, "-P", "-m", SUPERNODE, str(file.absolute())),
             *("--superlink", site.superlink),
             *("--root-certificates", site.root_certificates),
             *("--auth-supernode-private-key", site.supernode_key),
-            *("--port", str(site.port or free_port())),
+            *("--port", port or str(site.port or free_port())),
             *("--node-config", str(config)),
         ]
+        if host:
+            secret = state / APPS_SECRET
+            if not secret.exists():
+                write_secret(secret, secrets.token_hex(32).encode())
+            command += ["--host", host.strip("[]"), "--isolation", "process"]
+            command += ["--superexec-auth-secret-file", str(secret)]
         # Each site has a home of its own, so that several on one machine share nothing.
         return cls(command, environment(FLWR_HOME=str(state / "flower")))
 

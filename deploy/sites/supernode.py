@@ -1,4 +1,4 @@
-"""SuperNode that runs approved bundles alone: Flower's own, with one question before one is used.
+"""SuperNode that runs approved bundles alone, and sends what its site's policy lets out of replies.
 
     python -P -m deploy.sites.supernode SITE.TOML WORD...
 
@@ -6,7 +6,7 @@ Whoever may submit a run sends a program, and so may whoever runs the server. So
 asked here, in a program of the site's own installation, when the bundle of a run that is new to the
 site has arrived and before anything in it is read. What is not approved is answered with an error,
 which the run shows; it is neither unpacked nor imported, and the next message of that run is
-refused anew.
+refused anew. What apps reply is held against the site's policy (:mod:`deploy.sites.outgoing`).
 """
 
 import logging
@@ -23,6 +23,7 @@ from common.errors import ConfigError, TrustError
 from common.flower_private import APP_DIR, ErrorCode, Fab, Run, flower_supernode, get_flwr_home
 from common.flower_private import start_client_internal as flower
 from deploy.sites.bundles import ANY, Approved, Bundle, digest_of
+from deploy.sites.outgoing import Outgoing
 
 log = logging.getLogger("flwr")
 
@@ -116,7 +117,12 @@ def main() -> None:
         log.warning(
             "this site runs whatever code is sent to it: approved = %r in %s", ANY, site_file
         )
-    flower._pull_and_store_message = guarded(flower._pull_and_store_message, Gatekeeper(site_file))
+    outgoing = Outgoing.of(site_file)
+    log.info("%s", outgoing.words)
+    # The gatekeeper stands outside: what it refuses is answered with its own words.
+    pull = outgoing.remembering(flower._pull_and_store_message)
+    flower._pull_and_store_message = guarded(pull, Gatekeeper(site_file))
+    flower._push_messages = outgoing.sending(flower._push_messages)
     sys.argv = ["flower-supernode", *sys.argv[2:]]
     flower_supernode()
 

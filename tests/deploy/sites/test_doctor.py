@@ -120,9 +120,27 @@ def test_it_says_whether_anything_compiles(monkeypatch):
 @pytest.mark.parametrize(("approved", "found"), [("any", "whatever code"), ("", "no code at all")])
 def test_it_warns_of_a_site_that_runs_any_code_or_none(federation, superlink, approved, found):
     edit(federation, 'site = "north"', f'site = "north"\napproved = "{approved}"')
-    [finding] = bad(of_site(site(federation))).values()
-    assert finding.verdict is Readiness.WARN
-    assert finding.found.startswith(found)
+    findings = bad(of_site(site(federation)))
+    assert findings["approved"].verdict is Readiness.WARN
+    assert findings["approved"].found.startswith(found)
+    # Whatever may run may reply nothing until the site says what.
+    assert set(findings) == {"approved", *(["lets-out"] if approved else [])}
+
+
+def test_it_says_what_other_apps_may_reply(federation, superlink):
+    def said(policy):
+        edit(federation, 'site = "north"', f'site = "north"\napproved = "{"a" * 64}"')
+        file = federation / "north" / "site.toml"
+        before = file.read_text()
+        file.write_text(before + policy)
+        [finding] = [f for f in of_site(site(federation)) if f.what == "lets-out"]
+        file.write_text(before.replace(f'approved = "{"a" * 64}"\n', ""))
+        return finding
+
+    assert said("").verdict is Readiness.WARN
+    assert said("[lets-out]\nanything = true\n").verdict is Readiness.WARN
+    masked = said('[lets-out.train]\nonly = "masked"\n')
+    assert (masked.verdict, masked.found) == (Readiness.OK, "of other apps' replies to train")
 
 
 def test_nobody_answers(federation):

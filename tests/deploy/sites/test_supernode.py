@@ -3,47 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.fab import Fab
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run
 from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeStateFactory
+from supernodes import LyingServer
 
 from deploy.sites.bundles import Approved, installed
 from deploy.sites.supernode import Gatekeeper, guarded
-
-
-class LyingServer:
-    """What a SuperNode asks a server for: a message, its run, that run's bundle."""
-
-    def __init__(self, fab, **run):
-        self.fab = fab
-        self.message = Message(RecordDict(), dst_node_id=7, message_type="query")
-        self.message.metadata.__dict__["_message_id"] = self.message.object_id
-        self.message.metadata.__dict__["_run_id"] = 5
-        named = {"fab_id": "coterie/coterie", "fab_version": installed().version}
-        named |= {"fab_hash": fab.hash_str}
-        self.run = replace(Run.create_empty(5), **(named | run))
-        self.asked_for_bundles = 0
-
-    def receive(self):
-        return self.message, get_object_tree(self.message)
-
-    def get_run(self, run_id):
-        return self.run
-
-    def get_fab(self, fab_hash, run_id):
-        self.asked_for_bundles += 1
-        return self.fab
-
-    def pull_object(self, run_id, object_id):
-        return get_all_nested_objects(self.message)[object_id].deflate()
-
-    def confirm_message_received(self, run_id, message_id):
-        pass
 
 
 class Node:

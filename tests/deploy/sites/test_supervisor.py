@@ -116,10 +116,12 @@ def test_a_modified_bundle_runs_at_no_site_that_has_not_approved_it(running, che
         assert not list((running.folder / site / "state/flower/apps").glob(f"*.{sent[:8]}"))
     assert not list((checkout / "trace").iterdir())
 
-    # The owners are sent it, look at it, and let it run from now on.
+    # The owners are sent it, look at it, and let it run and reply from now on.
     fab = checkout / "theirs.fab"
     assert of_the_checkout(running, checkout, "bundle", "--output", fab).returncode == 0
     for site in SITES:
+        with (running.folder / site / "site.toml").open("a") as file:
+            file.write("[lets-out]\nanything = true\n")
         approve = ("approve", fab, "--config", running.folder / site / "site.toml", "--yes")
         assert (
             "flower_app/client.py: import os, pathlib" in running.coterie(*approve, "--show").stdout

@@ -1,0 +1,171 @@
+"""Apps as another user: how their SuperNode is started, and the page's unit and containers."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+import deployments
+import pytest
+import yaml
+from flwr.cli.build import build_fab_from_disk
+from supernodes import SITE
+
+from common.errors import ConfigError
+from deploy.sites import submit
+from deploy.sites.bundles import Bundle
+from deploy.sites.flower import environment, program
+from deploy.sites.serve import Server
+from deploy.sites.site import APPS_SECRET, Node, SiteFile, free_port
+
+PAGE = Path(__file__).parents[3] / "docs" / "lets-out.md"
+OTHER = "0" * 64
+POLICY = """
+[lets-out.train]
+most-entries = 6
+most-bytes = 100
+[lets-out.train.values.metrics]
+rows = { least = 0, most = 1, whole = true }
+site = { least = 0, most = 1, whole = true, most-entries = 5 }
+"""
+APP = Path(__file__).parents[2] / "fixtures" / "prying-app"
+
+
+def can_become_another():
+    """Whether this user can become another one, to whom this installation is open."""
+    try:
+        words = [program("flower-superexec"), "--version"]
+        return not subprocess.run(words, user="nobody", cwd="/", capture_output=True).returncode
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def block(language):
+    return PAGE.read_text().split(f"```{language}\n")[1].partition("```")[0]
+
+
+def site(folder, own):
+    file = folder / "site.toml"
+    file.write_text(SITE + own)
+    return SiteFile.read(file), file
+
+
+def test_a_supernode_whose_apps_run_elsewhere_starts_none_and_asks_for_a_secret(tmp_path):
+    read, file = site(tmp_path, f'approved = "{OTHER}"\napps-address = "127.0.0.1:9094"\n')
+    words = Node.of(read, file).words
+    assert "--host 127.0.0.1 --isolation process --superexec-auth-secret-file" in words
+    assert "--port 9094" in words
+    secret = tmp_path / "state" / APPS_SECRET
+    assert secret.stat().st_mode & 0o777 == 0o600
+    before = secret.read_bytes()
+    assert len(before) == 64
+    Node.of(read, file)
+    assert secret.read_bytes() == before
+    here, file = site(tmp_path, "")
+    assert "--isolation" not in Node.of(here, file).words
+
+
+def test_coteries_own_app_does_not_run_as_another_user(tmp_path):
+    with pytest.raises(ConfigError, match="needs the state-dir, which another user must not read"):
+        site(tmp_path, 'apps-address = "127.0.0.1:9094"\n')
+
+
+@pytest.mark.checkout
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_systemd_takes_the_pages_unit(tmp_path):
+    unit = tmp_path / "coterie-north-apps.service"
+    unit.write_text(block("ini"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True
+    )
+    ours = [line for line in done.stderr.splitlines() if "coterie-north-apps" in line]
+    assert (done.returncode, ours) == (0, [])
+    for word in ("IPAddressDeny=any", "User=coterie-apps", "ProtectProc=invisible"):
+        assert word in unit.read_text()
+
+
+@pytest.mark.checkout
+def test_the_pages_container_of_apps_has_no_network_but_the_sites(tmp_path):
+    (tmp_path / "compose.yml").write_text(block("yaml"))
+    found = yaml.safe_load(block("yaml"))
+    apps, own = found["services"]["apps"], found["services"]["site"]
+    assert apps["networks"] == ["apps"]
+    assert found["networks"]["apps"] == {"internal": True}
+    assert apps["user"] != own["user"]
+    assert not any(volume.startswith(".:") for volume in apps["volumes"])
+    if shutil.which("docker-compose"):
+        words = ["docker-compose", "-f", "compose.yml", "config", "-q"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * deployments.PATIENCE)
+@pytest.mark.skipif(not can_become_another(), reason="no other user can run this Python")
+def test_an_app_of_another_user_reaches_the_rows_and_nothing_else_of_the_site(tmp_path):
+    nobody = pwd.getpwnam("nobody")
+    theirs = Path(tempfile.mkdtemp(prefix="coterie-apps-"))  # pytest's own no other user enters
+    with deployments.deployment(tmp_path) as running:
+        try:
+            rows = theirs / "rows.csv"
+            rows.write_text("x,label\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
+            running.provision({"north": {"data-path": str(rows)}}, {"dataset": "beds"})
+            fab = Bundle.read(build(APP), "app")
+            address = f"127.0.0.1:{free_port()}"
+            file = running.folder / "north" / "site.toml"
+            own = f'approved = "{fab.digest}"\napps-address = "{address}"\n'
+            file.write_text(own + file.read_text() + POLICY)
+            running.serve()
+            running.coterie("register", running.server)
+            running.start_site("north")
+            secret = running.folder / "north" / "state" / APPS_SECRET
+            (theirs / "secret").write_bytes(secret.read_bytes())
+            for path in (theirs, rows, theirs / "secret"):
+                os.chown(path, nobody.pw_uid, nobody.pw_gid)
+            superexec = started(theirs, address, nobody)
+            try:
+                connection = Server.open(running.server).connection()
+                files = ("supernode", "site.toml", "state/apps-secret", "state/node-config.toml")
+                paths = ",".join(str(running.folder / "north" / name) for name in files)
+                config = f'files="{paths}" process={supernode(running)}'
+                answer = connection.call("run", str(APP), "--run-config", config)
+                ended = submit._wait(str(answer["run-id"]), connection)
+            finally:
+                superexec.terminate()
+                superexec.wait()
+            assert ended == "finished:completed", running.log("server")[-3000:]
+            assert "apps run as another user" in running.log("north")
+        finally:
+            shutil.rmtree(theirs, ignore_errors=True)
+
+
+def build(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return build_fab_from_disk(folder)
+
+
+def started(folder, address, user):
+    """The other user's helper of Flower's, which fetches messages."""
+    words = ["--insecure", "--runtime-api-address", address]
+    words += ["--superexec-auth-secret-file", str(folder / "secret")]
+    own = {"HOME": str(folder), "FLWR_HOME": str(folder / "flower"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(
+        [program("flower-superexec"), *words],
+        cwd=folder,
+        env=environment(**own),
+        user=user.pw_uid,
+        group=user.pw_gid,
+        extra_groups=[],
+    )
+
+
+def supernode(running):
+    """The number of the site's SuperNode."""
+    for number in deployments._family(running.processes["north"].pid):
+        if b"deploy.sites.supernode" in Path(f"/proc/{number}/cmdline").read_bytes():
+            return number
+    raise AssertionError("no SuperNode")
