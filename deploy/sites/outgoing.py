@@ -280,7 +280,7 @@ def _whole(tree: Any, store: Any) -> Message:
     return found
 
 
-class _Chunk(private.InflatableObject):
+class _KeptPiece(private.InflatableObject):
     """A piece of an array as it came, whose id Flower's store has held against its bytes."""
 
     def __init__(self, object_id: str, content: bytes) -> None:
@@ -298,7 +298,7 @@ class _Chunk(private.InflatableObject):
 
 def _chunks(
     array: Array, content: bytes, pieces: Mapping[str, bytes]
-) -> list[tuple[str, _Chunk]] | None:
+) -> list[tuple[str, _KeptPiece]] | None:
     """Return an array's pieces, not to be written and hashed again; None: Flower cuts others."""
     head, _, body = content.partition(_END_OF_HEAD)
     ids = head.decode().split(" ")[1].split(",")
@@ -310,7 +310,7 @@ def _chunks(
             return None
         start += size
     whole = start == len(array.data)
-    return [(key, _Chunk(key, pieces[key])) for key in chunks] if whole else None
+    return [(key, _KeptPiece(key, pieces[key])) for key in chunks] if whole else None
 
 
 def _send(
