@@ -294,10 +294,8 @@ def _encoded(arrays: Parameters, record: ArrayRecord) -> ArrayRecord:
     """
     encoded = ArrayRecord()  # which copies the arrays that it is made of, and loses their pieces
     for name, value in arrays.items():
-        given = record.get(name)
-        as_it_came = given is not None and np.may_share_memory(
-            value, np.frombuffer(given.data, np.uint8)
-        )
+        given = record[name]
+        as_it_came = np.may_share_memory(value, np.frombuffer(given.data, np.uint8))
         encoded[name] = given if as_it_came else encode_arrays({name: value})[name]
     return encoded
 
