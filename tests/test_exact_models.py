@@ -8,6 +8,7 @@ import onnxruntime
 import pandas as pd
 import pytest
 import safetensors.numpy
+from flwr.app import RecordDict
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from common import config
@@ -17,6 +18,7 @@ from common.errors import ConfigError, DataError, RoundError
 from common.exact.contract import TableRows
 from common.exact.trees import Trees
 from common.messages.row_sums import ROW_SUMS
+from common.secagg.messages import HIDDEN_SUMS
 from common.tables.reading import read_raw
 from deploy.onnx_export import export_model
 from deploy.played_run import load_run
@@ -210,6 +212,33 @@ def test_a_site_that_goes_in_the_middle_of_a_tree_ends_the_run_by_its_name(tmp_p
     [folder] = tmp_path.glob("left-*")
     again = _arrays(simulate(_settings(tmp_path, name="left", resume=str(folder), **words)))
     assert all(np.array_equal(whole[name], again[name]) for name in whole)
+
+
+class _Restarted(grid.InProcessGrid):
+    """A site is restarted between two steps of a fit: the keys that it offered are gone."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.steps = 0
+
+    def send_and_receive(self, outgoing, *, timeout=None):
+        outgoing = list(outgoing)
+        self.steps += outgoing[0].metadata.message_type == HIDDEN_SUMS
+        if self.steps == 3:
+            self._contexts[3].state = RecordDict()
+        return super().send_and_receive(outgoing, timeout=timeout)
+
+
+def test_a_site_that_is_restarted_between_two_hidden_steps_costs_an_attempt(tmp_path, monkeypatch):
+    _table(tmp_path / "patients.csv")
+    words = {"model": "trees", "tree_count": 2, "tree_depth": 2, "secagg": True}
+    whole = _arrays(simulate(_settings(tmp_path, name="whole", **words)))
+    monkeypatch.setattr(grid, "InProcessGrid", _Restarted)
+    folder = simulate(_settings(tmp_path, name="restarted", **words))
+    again = _arrays(folder)
+    assert all(np.array_equal(whole[name], again[name]) for name in whole)
+    played = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["attempt"]) for line in played] == [(1, 1), (1, 2), (2, 1)]
 
 
 @pytest.mark.parametrize(
