@@ -33,6 +33,7 @@ from common.messages.row_sums import ROW_SUMS
 from common.objectives import ObjectiveSettings, objective_of
 from common.pilot import messages as pilot
 from common.pilot.settings import PilotSettings
+from common.privacy.record_dp import is_by_rows
 from common.secagg import messages as secagg
 from common.secagg.cohorts import digest_of
 from common.tasks.metrics import DIGITS, in_digits
@@ -88,6 +89,8 @@ _WITHHELD = frozenset(
     }
 )
 """Kinds whose answers are exact figures of training rows, which no noise covers."""
+_NOISY = frozenset({"labels", "label-distances", "label-products"})
+"""What kinds show that each site makes noisy where rows are hidden."""
 
 
 def admit(handler: Handler, message: Message, site: Site, context: Context) -> None:
@@ -117,6 +120,12 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
         raise MessageError(
             f"{kind.name}: nothing in this run calls for it (strategy={site.settings.strategy}"
             f"{why}); a site answers what its run's settings and method need"
+        )
+    exact = kind.name in _WITHHELD | _IN_ONE_ROUND or kind.shows.keys() - _NOISY
+    if is_by_rows(site.settings) and exact:
+        raise MessageError(
+            f"{kind.name}: update-privacy=record-dp hides each row of this site, and such an "
+            "answer is made of rows without noise"
         )
     if site.budget.bounded and kind.name in _WITHHELD:
         raise BudgetError(

@@ -62,3 +62,41 @@ def _of(event, rounding):
     grid = np.zeros(points.max() - points.min() + 1)
     np.add.at(grid, points - points.min(), masses)
     return int(points.min()), grid
+
+
+def sampled_bounds(noise, rate, steps, delta, points=2**20, reach=32.0):
+    """Return the least and the most epsilon of steps on samples with noise at a delta.
+
+    Of one step the losses of both neighbours, one unit more and one less, are cut into a grid by
+    the normal distribution's own function; a power of its transform is the sum of all steps'.
+    """
+    step = 2 * reach / points
+    return tuple(
+        max(_of_steps(noise, rate, steps, delta, more, step, points, up) for more in (True, False))
+        for up in (0, 1)
+    )
+
+
+def _of_steps(noise, rate, steps, delta, more, step, points, up):
+    # loss of x under (1 - rate) N(0, noise²) + rate N(1, noise²) against N(0, noise²) at the ends
+    ends = (np.arange(points + 1) - points // 2) * step
+    inside = np.expm1(ends if more else -ends) + rate  # rate exp((2x - 1) / (2 noise²))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = noise**2 * np.log(np.where(inside > 0, inside, 0) / rate) + 0.5
+    below = norm.cdf(x, 0, noise)
+    if more:
+        below = (1 - rate) * below + rate * norm.cdf(x, 1, noise)
+    masses = np.abs(np.diff(below))
+    if up:
+        masses = np.roll(masses, 1)
+    spectrum = np.fft.rfft(np.fft.ifftshift(masses))
+    total = np.fft.fftshift(np.fft.irfft(spectrum**steps, points))
+    losses = ends[:-1]
+    positive = losses > 0
+    losses, total = losses[positive], np.maximum(total[positive], 0)
+
+    def excess(epsilon):
+        above = losses > epsilon
+        return total[above] @ -np.expm1(epsilon - losses[above]) - delta
+
+    return brentq(excess, 0.0, losses[-1]) if excess(0.0) > 0 else 0.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import Message
 
-from client_app.answers import task_figures
+from client_app.answers import private_rows, task_figures
 from client_app.handlers import answers
 from client_app.questions import rounded
 from client_app.received import received_model
@@ -15,6 +15,7 @@ from client_app.training import personal
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
 from common.messages import EvaluateReport, FineTuneReport, Order, Parameters, PersonalReport
+from common.privacy.record_dp import is_by_rows
 from common.tasks.metrics import TASK_METRICS, told_sums
 
 __all__ = ["evaluate", "evaluate_reply", "fine_tune"]
@@ -83,7 +84,11 @@ def evaluate_reply(
         seconds: that it took.
         shared: what the common model gave, where the site has one of its own.
     """
-    result = _told(result, site)
+    note = None
+    if is_by_rows(site.settings):
+        result, note = private_rows.noisy_score(site, order, used, result)
+    else:
+        result = _told(result, site)
     report = EvaluateReport(
         site=site.name,
         round=order.round,
@@ -103,7 +108,7 @@ def evaluate_reply(
             shared_score=shared.score,
             shared_score_sums=list(shared.score_sums),
         )
-    answer = messages.reply(message, report)
+    answer = messages.reply(message, report, note=note)
     figures = task_figures.figures(used, site)
     return answer if figures is None else messages.with_figures(answer, figures)
 

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from flwr.app import Message
 
+from client_app.answers import private_rows
 from client_app.handlers import answers
 from client_app.site import Site
 from client_app.training.batch_norm import refuse_lone_rows
@@ -25,6 +26,7 @@ def introduce(message: Message, site: Site) -> Message:
     """
     refuse_lone_rows(site)
     _refuse_gaps(site)
+    private_rows.prepare(site)
     task = site.dataset.task
     if len(site.rows.train) and not is_summed(site.settings.model):
         task.check_training(torch.from_numpy(site.train[1]))

@@ -14,6 +14,7 @@ __all__ = ["histogram", "rows_of_classes"]
 @answers(messages.LABEL_HISTOGRAM)
 def rows_of_classes(message: Message, site: Site) -> Message:
     """Count the training rows of each class, with noise if the run asks for it."""
+    with_noise.refuse_persons(site)
     counts = histogram(site.dataset.train_strata[site.rows.train], site.dataset.num_classes)
     answer, note = with_noise.label_answer(site, counts)
     return messages.reply(message, answer, note=note)

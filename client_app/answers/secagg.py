@@ -21,7 +21,7 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client_app.answers import with_noise
+from client_app.answers import private_rows
 from client_app.answers.training import fitted_or_as_sent
 from client_app.handlers import answers
 from client_app.peers import identity_of, trusted_by
@@ -166,7 +166,7 @@ def train(message: Message, site: Site, context: Context) -> Message:
     begun = begin(SecaggOrder.decode(message.content), site, context)
     parameters = received_model(message.content, site, trains=True)
     fitted = fitted_or_as_sent(parameters, site, _fresh(begun.order, site.settings))
-    fitted, noise = with_noise.update_answer(message, site, fitted)
+    fitted, noise = private_rows.update_answer(message, site, fitted)
     metrics = [fitted.loss] if tells_loss(site.settings) else []
     weight = begun.order.weight or len(site.rows.train)
     vector = summand(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from flwr.app import Message
 
-from client_app.answers import with_noise
+from client_app.answers import private_rows
 from client_app.handlers import answers
 from client_app.questions import rounded
 from client_app.received import received_model
@@ -14,6 +14,7 @@ from client_app.site import Site
 from client_app.training import personal
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
+from common.errors import BudgetError
 from common.messages import LossReport, Order, Parameters, TellingReport, TrainReport
 from common.objectives import Fitted, objective_of, split
 
@@ -83,9 +84,11 @@ def fitted_or_as_sent(parameters: Parameters, site: Site, order: Order) -> Fitte
     """
     watch = Stopwatch()
     try:
-        learned = personal.train(parameters, site, order)
+        learned = personal.train(parameters, site, order, private_rows.hiding(site, parameters))
+    except BudgetError:  # before a row was looked at
+        raise
     except Exception:
-        if not (with_noise.is_noisy(site.settings) or site.settings.secagg):
+        if not (private_rows.is_protected(site.settings) or site.settings.secagg):
             raise
         log.exception("site %s: the training of round %d failed", site.name, order.round)
         return Fitted(dict(parameters), math.nan, watch.seconds)
@@ -104,7 +107,7 @@ def train_reply(
         fitted: what it trained.
         before: how the model received did on its training rows, where that was asked, too.
     """
-    fitted, note = with_noise.update_answer(message, site, fitted)
+    fitted, note = private_rows.update_answer(message, site, fitted)
     report = TrainReport(
         site=site.name,
         round=order.round,

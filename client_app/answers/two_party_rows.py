@@ -90,6 +90,7 @@ def label_note(purpose: str, site: Site) -> ReleaseNote | None:
 
 
 def _counts(site: Site) -> list[int]:
+    with_noise.refuse_persons(site)
     labels = site.dataset.train_strata[site.rows.train]
     return label_histogram.histogram(labels, site.dataset.num_classes)
 

@@ -33,6 +33,7 @@ from common.privacy.labels import (
     label_mechanism,
     plausible_counts,
 )
+from common.privacy.record_dp import is_by_rows
 from common.privacy.update_privacy import changed_at_site, protected_model
 from common.privacy.updates import (
     MOST_NOISE,
@@ -52,7 +53,8 @@ __all__ = [
     "label_answer",
     "labels_told",
 ]
-__all__ += ["noise_of_shares", "noisy_shares", "release_once", "update_answer"]
+__all__ += ["kept", "kind_of", "noise_of_shares", "noisy_shares", "refuse_persons"]
+__all__ += ["release_once", "update_answer"]
 
 log = logging.getLogger("coterie")
 
@@ -70,7 +72,8 @@ def book_of(keeper: Keeper) -> PrivacyBook:
     return PrivacyBook.from_bytes(keeper.read(BOOK), keeper.read(MARK))
 
 
-def _write(keeper: Keeper, book: PrivacyBook) -> None:
+def kept(keeper: Keeper, book: PrivacyBook) -> None:
+    """Put a book on disk; one who holds the keeper's lock."""
     keeper.write(BOOK, book.to_bytes())
     keeper.write(MARK, book.mark)  # after it: a crash in between leaves a mark of less
 
@@ -78,7 +81,7 @@ def _write(keeper: Keeper, book: PrivacyBook) -> None:
 def charge(keeper: Keeper, budget: Budget, entry: Entry) -> None:
     """Count a release before it leaves; :class:`BudgetError` where the budget does not allow it."""
     with keeper.locked():
-        _write(keeper, book_of(keeper).charged(entry, budget))
+        kept(keeper, book_of(keeper).charged(entry, budget))
 
 
 def release_once(
@@ -100,16 +103,25 @@ def release_once(
         book = book_of(keeper)
         if request not in book.answers:
             book = book.charged(entry, budget)
-            _write(keeper, book)  # before a row is looked at: what fails by then can depend on one
+            kept(keeper, book)  # before a row is looked at: what fails by then can depend on one
             book = book.answered(request, draw())
-            _write(keeper, book)
+            kept(keeper, book)
         return book.answers[request], book
 
 
 def charge_update(
-    keeper: Keeper, budget: Budget, what: str, planned: UpdateNoise, server_round: int
+    keeper: Keeper,
+    budget: Budget,
+    what: str,
+    planned: UpdateNoise,
+    server_round: int,
+    *,
+    unit: str = SITE,
+    setting: str = "update-epsilon",
 ) -> tuple[ContinuousGaussian, PrivacyBook]:
     """Count an update before it leaves; return what it costs, and the book after it.
+
+    So is a score, whose ``unit`` is another and whose epsilon is another ``setting``.
 
     All entries of this name count against the run's epsilon, whatever run or attempt they were
     for: an update that was charged and lost in a crash may have left. One lock from counting to
@@ -128,11 +140,11 @@ def charge_update(
             spent = accounting.epsilon(before, planned.delta)
             raise BudgetError(
                 f"{what}: {len(before)} have left this site in all runs, at epsilon {spent:.4g} of "
-                f"update-epsilon = {planned.epsilon:g}, and what is left needs more than "
-                f"{MOST_NOISE:g} times the noise; a larger update-epsilon counts from the first on"
+                f"{setting} = {planned.epsilon:g}, and what is left needs more than "
+                f"{MOST_NOISE:g} times the noise; a larger {setting} counts from the first on"
             )
-        book = book.charged(Entry(event, SITE, what), budget)
-        _write(keeper, book)
+        book = book.charged(Entry(event, unit, what), budget)
+        kept(keeper, book)
         return event, book
 
 
@@ -150,12 +162,26 @@ def label_answer(
     mechanism = label_mechanism(site.settings, len(counts))
     if mechanism is not None:
         return _noisy(site, counts, mechanism)
+    if is_by_rows(site.settings):
+        raise MessageError(
+            "update-privacy=record-dp: no exact label histogram leaves this site; run with "
+            "label-privacy=gaussian or k-rr"
+        )
     if site.budget.bounded:
         raise BudgetError(
             f"this site has a privacy budget (privacy-epsilon = {site.budget.epsilon:g}) and gives "
             "out no exact label histogram: run with label-privacy=gaussian or k-rr"
         )
     return LabelHistogram(site.name, counts), None
+
+
+def refuse_persons(site: Site) -> None:
+    """Raise :class:`MessageError` where noise for one row would have to hide all of a person."""
+    if is_by_rows(site.settings) and site.dataset.train.group is not None:
+        raise MessageError(
+            "update-privacy=record-dp: this site hides persons, who have several rows, and noise "
+            "on a label histogram hides one row; choose a strategy that needs none, as fedavg"
+        )
 
 
 def noise_of_shares(site: Participant) -> LabelMechanism:
@@ -213,7 +239,7 @@ def update_answer(
             protected = protected_model(dict(sent), sent, settings)
         return replace(fitted, parameters=protected), ReleaseNote(elsewhere.mechanism)
     planned = UpdateNoise.of(settings)
-    what = f"update of {settings.dataset}, model {_kind_of(sent)}"
+    what = f"update of {settings.dataset}, model {kind_of(sent)}"
     server_round = Order.decode(message.content).round
     event, book = charge_update(site.keeper, site.budget, what, planned, server_round)
     try:
@@ -234,7 +260,7 @@ def update_answer(
     return replace(fitted, parameters=noisy, loss=math.nan), note
 
 
-def _kind_of(model: Parameters) -> str:
+def kind_of(model: Parameters) -> str:
     """Return a digest of the names, shapes and types of a model's arrays: the same in every run."""
     fields = [f"{name} {value.shape} {value.dtype}" for name, value in sorted(model.items())]
     return hashlib.sha256(packed(*fields)).hexdigest()[:16]

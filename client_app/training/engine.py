@@ -7,6 +7,7 @@ than 1e-5 per training, unless rounding decides a sign (:mod:`.dense`, :mod:`.co
 
 import copy
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -21,6 +22,7 @@ from client_app.training import (
     dense_c,
     layout,
     loop,
+    private_steps,
     program_steps_c,
     together,
 )
@@ -34,6 +36,7 @@ from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import batch_sizes, steps_of
+from client_app.training.private_steps import RowNoise
 from client_app.training.program_steps import ProgramSgd, wide_step
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
@@ -43,6 +46,7 @@ from common.foreign import code
 from common.messages import Order, Parameters
 from common.networks import NETWORKS
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull, objective_of
+from common.privacy.record_dp import is_by_rows
 from common.tasks.inputs import FEATURES, Inputs
 
 _Name = tuple[str, Inputs, int, torch.device]
@@ -67,6 +71,8 @@ class Lesson:
     """(n,) how much each row counts; None: all alike."""
     kind: str = FEATURES
     """What a row is."""
+    private: RowNoise | None = None
+    """How steps hide single rows; None: they do not."""
 
     @classmethod
     def of(cls, site: Site, order: Order, what: str = "train") -> Self:
@@ -112,6 +118,13 @@ def fit(
     device = loop.choose_device(settings.device)
     name = (settings.model, lesson.network_inputs, lesson.num_outputs, device)
     shares = None
+    if is_by_rows(settings):
+        if lesson.private is None or beside or blend or (pull and (pull.steps > 1 or pull.follow)):
+            raise ConfigError(
+                f"update-privacy = record-dp: objective={settings.objective} takes steps on rows "
+                "that no noise was counted for; use objective=fedavg"
+            )
+        return _fit_privately(parameters, name, lesson, settings, pull, phase)
     if blend is not None:
         parameters, shares = _blended(network_with(parameters, *name), lesson, settings, blend)
     again = replace(lesson, order=copy.deepcopy(lesson.order))
@@ -135,6 +148,29 @@ def fit(
         fitted.parameters[still] = parameters[still].copy()
     steps = steps_of(len(lesson.rows), settings, phase.epochs or 0, least)
     return replace(fitted, seconds=watch.seconds, steps=steps, shares=shares)
+
+
+def _fit_privately(
+    parameters: Parameters,
+    name: _Name,
+    lesson: Lesson,
+    settings: Training,
+    pull: Pull | None,
+    phase: Phase,
+) -> Fitted:
+    """Return what noisy steps on single rows' gradients make of a model; their loss stays here."""
+    watch = Stopwatch()
+    assert lesson.private is not None
+    network = network_with(parameters, *name)
+    towards = None if pull is None else Anchored(network, pull)
+    with loop.repeatable(name[-1], lesson.dropout_seed), loop.hushed(settings):
+        rows = lesson.tensors_for(network)
+        private_steps.train(network, rows, settings, lesson.private, towards, phase)
+    fitted = models.parameters_of(network)
+    for still in phase.frozen:
+        fitted[still] = parameters[still].copy()
+    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0)
+    return Fitted(fitted, math.nan, watch.seconds, steps)
 
 
 def fit_together(
@@ -300,6 +336,8 @@ def decided(
         refuse_unweighable(settings)
     if settings.engine != "auto":
         return settings
+    if is_by_rows(settings):
+        return settings.replace(engine="loop")
     device = loop.choose_device(settings.device)
     if device.type == "cuda" and shapes is not None and not weighs and not settings.cluster:
         # on a cluster a stack would leave all machines but one idle
@@ -320,6 +358,8 @@ def trained_by(
     network = models.blank(settings.model, inputs, num_outputs)
     device = loop.choose_device(settings.device)
     by_loop = f"the loop with autograd, on {device}{loop.precision_in_words(device)}"
+    if is_by_rows(settings):
+        return f"gradients of single rows, on {device}{loop.precision_in_words(device)}"
     if weighs:
         return f"{by_loop}: no faster engine weighs rows"
     name = settings.model, inputs, num_outputs

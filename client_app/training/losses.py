@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOSSES",
     "ClassWeightSettings",
+    "EachLoss",
     "FocalSettings",
     "Loss",
     "of",

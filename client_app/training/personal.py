@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from client_app.site_state import ContextKeeper, Keeper
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation
+from client_app.training.orders import steps_of
+from client_app.training.private_steps import RowNoise
 from common import models
 from common.config import Training
 from common.errors import DataError, MessageError
@@ -107,15 +109,31 @@ class PersonalModels:
         return by_round(safetensors.numpy.load(data) if data else {})
 
 
-def train(received: Parameters, site: Site, order: Order) -> Learned:
-    """Return what the run's local objective learns from a model; what it does not share is kept."""
+Hide = Callable[[int], RowNoise]
+"""(steps that a training on the site's rows is about to take, which are counted in its book) -> how
+they hide single rows."""
+
+
+def train(received: Parameters, site: Site, order: Order, hide: Hide | None = None) -> Learned:
+    """Return what the run's local objective learns from a model; what it does not share is kept.
+
+    Args:
+        received: the model.
+        site: whose rows are trained on.
+        order: to train.
+        hide: asked before each pass through the rows' gradients; None: the run hides no rows.
+    """
     settings = schedules.in_round(site.settings, order.round)
     objective = objective_of(settings)
 
     def fit(
         start: Parameters, pull: Pull | None = None, phase: Phase = USUAL, **more: Any
     ) -> Fitted:
-        return engine.fit(start, Lesson.of(site, order), settings, pull, phase, **more)
+        lesson = Lesson.of(site, order)
+        if hide is not None:
+            steps = steps_of(len(site.rows.train), settings, phase.epochs or 0)
+            lesson = replace(lesson, private=hide(steps))
+        return engine.fit(start, lesson, settings, pull, phase, **more)
 
     if objective.uses_received and objective.memory is None:
         return objective.learn(received, None, fit, settings)

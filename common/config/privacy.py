@@ -55,20 +55,21 @@ class PrivacySettings(Schema):
     )
     update_privacy: Annotated[str, KeyOf("common.privacy.update_privacy:UPDATE_PRIVACY")] = Field(
         "none",
-        description="updates: averaged as they are, averaged with noise by the server, or made "
-        "noisy by each site",
+        description="updates: averaged as they are, averaged with noise by the server, made noisy "
+        "by each site, or trained by steps that hide each row",
     )
     update_epsilon: float = Field(
         8.0,
         gt=0,
         le=1000,
-        description="update-privacy: of all rounds together, for a whole site; local-dp: of all "
-        "runs of that model",
+        description="update-privacy=central-dp, local-dp: of all rounds together, for a whole "
+        "site; local-dp: of all runs of that model",
     )
     clip_norm: float = Field(
         1.0,
         gt=0,
-        description="update-privacy: largest length (L2) of an update; longer ones shrink",
+        description="update-privacy=central-dp, local-dp: largest length (L2) of an update; longer "
+        "ones shrink",
     )
 
     @model_validator(mode="after")

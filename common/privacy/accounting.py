@@ -20,13 +20,14 @@ __all__ = [
     "DiscreteGaussian",
     "Event",
     "RandomisedResponse",
+    "SampledGaussian",
     "decode_event",
     "encode_event",
     "epsilon",
 ]
 
 _STEP = 1e-4
-"""Spacing of the grid on which losses of different kinds are added."""
+"""Usual spacing of the grid on which losses of different kinds are added."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,41 @@ class RandomisedResponse:
         return self.truth * math.exp(-self.epsilon)
 
 
-Event = ContinuousGaussian | DiscreteGaussian | RandomisedResponse
+@dataclass(frozen=True)
+class SampledGaussian:
+    """Gaussian noise on sums over samples that are drawn anew for every step: DP-SGD.
+
+    In each step every unit is in the sample with probability ``rate``, whoever else is, and moves
+    the sum by no more than 1, beside noise of standard deviation ``noise``. Two data sets differ in
+    one unit that is there or is not. (Abadi et al., "Deep Learning with Differential Privacy", CCS
+    2016, section 3; counted by the distribution of the loss, not by moments.)
+    """
+
+    noise: float
+    """Standard deviation / sensitivity, > 0."""
+    rate: float
+    """In (0, 1]."""
+    steps: int
+    """>= 1."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no noise and no sample."""
+        _check("noise", self.noise)
+        _check("rate", self.rate)
+        _check("steps", self.steps)
+        if self.rate > 1 or not isinstance(self.steps, int):
+            raise ConfigError(
+                f"rate = {self.rate}, steps = {self.steps}: must be at most 1, and a whole number"
+            )
+
+
+Event = ContinuousGaussian | DiscreteGaussian | RandomisedResponse | SampledGaussian
 
 _KINDS: Mapping[str, type[Event]] = {
     "gaussian": ContinuousGaussian,
     "discrete-gaussian": DiscreteGaussian,
     "randomised-response": RandomisedResponse,
+    "sampled-gaussian": SampledGaussian,
 }
 
 
@@ -115,26 +145,59 @@ def epsilon(events: Sequence[Event], delta: float) -> float:
     >>> round(two, 6) == round(one, 6)
     True
     """
-    return _composed(frozenset(Counter(events).items()), delta)
+    return _epsilon(frozenset(Counter(events).items()), delta)
 
 
 @functools.lru_cache(maxsize=256)
-def _composed(events: frozenset[tuple[Event, int]], delta: float) -> float:
+def _epsilon(counted: frozenset[tuple[Event, int]], delta: float) -> float:
     """Return epsilon of mechanisms with how often each was used."""
     # Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 2022, corollary 2: Gaussians compose
     # to mu = sqrt(sum of mu²).
-    mu = math.sqrt(math.fsum(n * e.mu**2 for e, n in events if isinstance(e, ContinuousGaussian)))
-    others = [(e, n) for e, n in events if not isinstance(e, ContinuousGaussian)]
+    mu = math.sqrt(math.fsum(n * _mu(event) ** 2 for event, n in counted))
+    others = Counter[Event]()
+    for event, n in counted:
+        if isinstance(event, SampledGaussian) and event.rate < 1:
+            others[SampledGaussian(event.noise, event.rate, 1)] += n * event.steps
+        elif not _mu(event):
+            others[event] += n
     if not others:
         return gaussian_epsilon(mu, delta)
-    if len(others) == 1 and not mu:
-        [(event, times)] = others
-        total = _as_it_is(event).self_compose(times)
-    else:
-        parts = [_on_grid(event).self_compose(times) for event, times in others]
-        parts += [_on_grid(ContinuousGaussian(mu))] if mu else []
-        total = functools.reduce(lambda one, other: one.compose(other), parts)
-    return float(total.get_epsilon_for_delta(delta))
+    return float(_composed(frozenset(others.items()), mu).get_epsilon_for_delta(delta))
+
+
+@functools.lru_cache(maxsize=64)
+def _composed(events: frozenset[tuple[Event, int]], mu: float) -> Any:
+    """Return the distribution of the loss of mechanisms with how often each was used.
+
+    Of samples one step stands for all; what are plain Gaussians is in ``mu``.
+    """
+    [(first, times), *more] = events
+    if not (mu or more or isinstance(first, SampledGaussian)):
+        return _as_it_is(first).self_compose(times)
+    step = min(map(_step_for, (event for event, _ in events)))
+    parts = [_on_grid(event, step).self_compose(times) for event, times in events]
+    parts += [_on_grid(ContinuousGaussian(mu), step)] if mu else []
+    return functools.reduce(lambda one, other: one.compose(other), parts)
+
+
+def _step_for(event: Event) -> float:
+    """Return the spacing that does for an event: for steps an eighth of what one's loss varies by.
+
+    A wider one would round a small loss up to much more; a narrower one takes longer for nothing.
+    """
+    if not isinstance(event, SampledGaussian):
+        return _STEP
+    varies = event.rate * math.sqrt(math.expm1(min(1 / event.noise**2, 50.0)))
+    return min(10 * _STEP, max(_STEP / 10, varies / 8))
+
+
+def _mu(event: Event) -> float:
+    """Return mu of what is a Gaussian without sampling; 0 of all else."""
+    if isinstance(event, ContinuousGaussian):
+        return event.mu
+    if isinstance(event, SampledGaussian) and event.rate == 1:
+        return math.sqrt(event.steps) / event.noise
+    return 0.0
 
 
 def _as_it_is(event: Event) -> Any:
@@ -156,15 +219,18 @@ def _as_it_is(event: Event) -> Any:
     return PrivacyLossDistribution.create_from_rounded_probability(losses, 0.0, step)
 
 
-def _on_grid(event: Event) -> Any:
+@functools.lru_cache(maxsize=64)
+def _on_grid(event: Event, step: float) -> Any:
     """Return the distribution of an event's loss on the grid that all kinds have in common."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    step = {"value_discretization_interval": _STEP}
+    grid = {"value_discretization_interval": step}
+    if isinstance(event, SampledGaussian):  # one step of it
+        return pld.from_gaussian_mechanism(event.noise, sampling_prob=event.rate, **grid)
     if isinstance(event, ContinuousGaussian):
-        return pld.from_gaussian_mechanism(1 / event.mu, **step)
+        return pld.from_gaussian_mechanism(1 / event.mu, **grid)
     if isinstance(event, DiscreteGaussian):
-        one = pld.from_discrete_gaussian_mechanism(event.sigma, use_connect_dots=True, **step)
+        one = pld.from_discrete_gaussian_mechanism(event.sigma, use_connect_dots=True, **grid)
         return one.self_compose(event.coordinates)
     at_random = event.categories * event.other  # probability of an answer drawn from all alike
-    return pld.from_randomized_response(at_random, event.categories, **step)
+    return pld.from_randomized_response(at_random, event.categories, **grid)

@@ -14,25 +14,40 @@ from common.privacy import accounting
 from common.privacy.accounting import Event
 from common.privacy.closed_form import check_epsilon_delta
 
-__all__ = ["ADD_OR_REMOVE_ROW", "COUNTED", "REPLACE_ROW", "REPLACE_ROW_IN_CLASS", "SITE", "UNITS"]
-__all__ += ["Budget", "Entry", "PrivacyBook"]
+__all__ = ["ADD_OR_REMOVE_PERSON", "ADD_OR_REMOVE_ROW", "COUNTED", "HELD_OUT", "REPLACE_ROW"]
+__all__ += ["REPLACE_ROW_IN_CLASS", "SITE", "UNITS", "Budget", "Entry", "PrivacyBook"]
 
 REPLACE_ROW = "replace one row, label included"
 REPLACE_ROW_IN_CLASS = "replace one row within its class"
 ADD_OR_REMOVE_ROW = "add or remove one row"
+ADD_OR_REMOVE_PERSON = "add or remove all rows of one person"
+HELD_OUT = "replace one held-out row, or person where rows are of persons"
 SITE = "replace all rows of the site"
 
-UNITS = (REPLACE_ROW, REPLACE_ROW_IN_CLASS, ADD_OR_REMOVE_ROW, SITE)
+UNITS = (
+    REPLACE_ROW,
+    REPLACE_ROW_IN_CLASS,
+    ADD_OR_REMOVE_ROW,
+    ADD_OR_REMOVE_PERSON,
+    HELD_OUT,
+    SITE,
+)
 """What two data sets may differ in; epsilons of different units mean different things."""
 
 COUNTED: Mapping[str, tuple[str, ...]] = {
     REPLACE_ROW: (REPLACE_ROW, SITE),
     REPLACE_ROW_IN_CLASS: (REPLACE_ROW_IN_CLASS, REPLACE_ROW, SITE),
-    ADD_OR_REMOVE_ROW: (ADD_OR_REMOVE_ROW,),
+    ADD_OR_REMOVE_ROW: (ADD_OR_REMOVE_ROW, REPLACE_ROW, SITE),
+    ADD_OR_REMOVE_PERSON: (ADD_OR_REMOVE_PERSON, SITE),
+    HELD_OUT: (HELD_OUT,),
     SITE: (SITE,),
 }
 """Unit -> those whose entries count for it: two data sets that differ in a row differ in no more
-than all rows, so what hides all rows tells at most as much of one, and the two tell it together."""
+than all rows, so what hides all rows tells at most as much of one, and the two tell it together.
+
+Numbers of rows are public, so a row that is removed is one that counts for nothing: noise that
+hides which row stands there hides whether it counts. Not the other way round: a row that is
+replaced is one removed and another added. A held-out row is in no training."""
 
 _VERSION = 1
 _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)

@@ -1,7 +1,8 @@
 """Update privacy: what ``update-privacy`` can name, ours and what packages bring.
 
 How ours work is not here: the server's noise is in ``server_app/protection/central_dp.py``, that of
-a site in ``client_app/answers/with_noise.py``. One from elsewhere changes each update at its site,
+a site in ``client_app/answers/with_noise.py``, that of its steps in
+``client_app/training/private_steps.py``. One from elsewhere changes each update at its site,
 and says in words what that hides.
 """
 
@@ -16,6 +17,7 @@ from common.errors import ConfigError
 from common.foreign import code
 from common.messages import Parameters
 from common.plugins import PieceSettings, Table
+from common.privacy.record_dp import RecordSettings
 
 __all__ = ["UPDATE_PRIVACY", "Update", "UpdatePrivacy", "changed_at_site", "protected_model"]
 
@@ -57,7 +59,12 @@ class UpdatePrivacy:
 UPDATE_PRIVACY: Table[UpdatePrivacy] = Table(
     "update-privacy",
     "coterie.update-privacy",
-    {"none": UpdatePrivacy(), "central-dp": UpdatePrivacy(), "local-dp": UpdatePrivacy()},
+    {
+        "none": UpdatePrivacy(),
+        "central-dp": UpdatePrivacy(),
+        "local-dp": UpdatePrivacy(),
+        "record-dp": UpdatePrivacy(settings=(RecordSettings,)),
+    },
     of=UpdatePrivacy,
 )
 """What ``update-privacy`` can name."""

@@ -103,8 +103,8 @@ class UpdateNoise:
 
 
 def tells_loss(settings: Training) -> bool:
-    """Return whether training losses leave the sites: not beside updates that they made noisy."""
-    return settings.update_privacy != "local-dp"
+    """Return whether training losses leave the sites: not beside noise that they added."""
+    return settings.update_privacy not in ("local-dp", "record-dp")
 
 
 def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[str, np.ndarray]:

@@ -32,6 +32,7 @@ from common.config import Training
 from common.errors import CoterieError
 from common.messages import Order, Parameters
 from common.objectives import Fitted, objective_of
+from common.privacy.record_dp import is_by_rows
 
 log = logging.getLogger("coterie")
 
@@ -134,7 +135,9 @@ class _OneByOne(Exception):  # noqa: N818 - no error: it says what is done inste
 def _knows(kind: str, settings: Training) -> bool:
     """Return whether the run's local objective leaves this kind of message as FedAvg has it."""
     objective = objective_of(settings)
-    return objective.uses_received if kind == messages.EVALUATE else objective.is_plain
+    if kind == messages.EVALUATE:
+        return objective.uses_received
+    return objective.is_plain and not is_by_rows(settings)
 
 
 def _by_model(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:

@@ -16,7 +16,7 @@ from server_app.playing.contract import Contract
 from server_app.playing.fits import ModelFit
 from server_app.playing.state import RoundState
 from server_app.playing.steps import RoundSteps
-from server_app.protection.noise_forecast import say_noise
+from server_app.protection.noise_forecast import say_noise, say_row_noise
 from server_app.record import audit, checkpoint
 from server_app.record.final_figures import target_was_held
 from server_app.record.format import RoundLine
@@ -215,6 +215,7 @@ class NoiseWarning(Listener):
         """Say them of the first model and the sites that are there."""
         if not state.round and state.models:
             roster = state.roster
+            say_row_noise(contract.settings, state.models[0], roster.num_examples)
             say_noise(contract.settings, state.models[0], len(roster), roster.sites[0].num_classes)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from common import messages, seeds
 from common.messages import Asked, LossReport, Reply
+from common.privacy.updates import tells_loss
 from server_app import task_figures
 from server_app.aggregation.aggregator import Updated, divergences
 from server_app.playing.choosing import drawn, view_of
@@ -235,7 +236,7 @@ class RoundSteps:
         """
         sent = self.contract.aggregator.sent(self.state.carried, self.state.models)
         template = messages.Template.of(sent[0])
-        noisy = self.settings.update_privacy == "local-dp"
+        noisy = not tells_loss(self.settings)
         kind = messages.TRAIN_TELLING if tells else messages.TRAIN
         answers = self.attempt.ask(
             self._with_models(kind, sent, clients),

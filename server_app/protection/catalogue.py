@@ -19,6 +19,7 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Word
 from common.messages.kinds import KINDS, kinds_named_in, words_of
+from common.privacy.record_dp import is_by_rows
 from common.privacy.update_privacy import changed_at_site
 
 __all__ = ["PROTECTIONS", "WORDS", "Protection", "Word", "check", "known_without_model"]
@@ -241,6 +242,29 @@ PROTECTIONS: list[Protection] = [
         chosen=_updates("local-dp"),
         covers=frozenset(),
     ),
+    Protection(
+        setting="update-privacy=record-dp",
+        hides=frozenset(),
+        shows=frozenset(
+            {"sizes", "links", "labels", "label-distances", "label-products", "scores", "models"}
+            | {"every-model", "updates"}
+        ),
+        whom="A row of a site, or a person where group-column names persons, as all that the site "
+        "sends of it tells, from the server and whoever gets the models: DP-SGD at the site, "
+        "(epsilon, delta) for adding or removing one, for all rounds and runs of a model together, "
+        "charged to the site's book before a step is taken. Its training loss stays at the site; "
+        "of held-out rows it tells how many were classified right, with noise, and else nothing.",
+        still="The site's number of rows, and of persons, is public. Means and deviations by "
+        "which a site standardises its columns are made of its rows, and no noise covers them: "
+        "give common ones that were made elsewhere. How long a training took tells how many rows "
+        "its samples had. Two rows of one person are two rows, unless group-column says whose "
+        "they are.",
+        instead="use a strategy that needs models or noisy label histograms only, as fedavg, "
+        "fedsccs or similarity, or update-privacy=local-dp",
+        chosen=_updates("record-dp"),
+        example="label-privacy=gaussian",
+        covers=frozenset(),
+    ),
 ]
 """In the order in which they refuse."""
 
@@ -292,6 +316,13 @@ def check(needs: frozenset[str], settings: Settings, *, of: str = "") -> None:
             f"{named} needs {unknown[0]!r}, which is no word that protections "
             "know; the kind of message that shows it declares it, with those that hide it, and "
             "the run's messages names that kind"
+        )
+    exact = settings.label_privacy in ("none", "paper")
+    if is_by_rows(settings) and "labels" in needs and exact:
+        raise ConfigError(
+            f"update-privacy={settings.update_privacy}: {named} needs label histograms, and these "
+            "would tell of rows what the noise on the steps hides; set label-privacy=gaussian or "
+            "k-rr, or use strategy=fedavg"
         )
     for protection in (*PROTECTIONS, *_from_elsewhere(settings)):
         if not protection.chosen(settings):

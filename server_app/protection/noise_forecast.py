@@ -9,9 +9,10 @@ from typing import Self
 import numpy as np
 
 from common.config import Settings
+from common.privacy.record_dp import RowPlan, is_by_rows
 from common.privacy.updates import UpdateNoise
 
-__all__ = ["NoiseForecast", "say_noise"]
+__all__ = ["NoiseForecast", "RowForecast", "say_noise", "say_row_noise"]
 
 log = logging.getLogger("coterie")
 
@@ -79,6 +80,63 @@ class NoiseForecast:
         """How many sites a round's average needs for noise no longer than that way."""
         share = self.over_rounds if self.central else self.over_rounds**2
         return math.ceil(self.sites * share)
+
+
+@dataclass(frozen=True)
+class RowForecast:
+    """The noise on the steps of a site with as many rows as most, against what clipping leaves.
+
+    Attributes:
+        noise: standard deviation on every number of a step's sum, times the clip.
+        of_step: expected length of the noise on a step's mean gradient, times the longest that
+            clipping leaves.
+        over_rounds: expected length of the noise on a model after all rounds, times the farthest
+            that steps without it could get; above 1 it learns nothing.
+    """
+
+    noise: float
+    of_step: float
+    over_rounds: float
+
+    @classmethod
+    def of(cls, settings: Settings, model: Mapping[str, np.ndarray], rows: np.ndarray) -> Self:
+        """Return it for a model that is sent to sites with so many rows (n,)."""
+        own = max(1, int(np.median(rows)))
+        asked = min(settings.clients_per_round or len(rows), len(rows))
+        steps = settings.local_steps or settings.local_epochs * math.ceil(own / settings.batch_size)
+        plan = RowPlan.of(settings, own, own, steps)
+        noise = plan.noise()
+        numbers = sum(v.size for v in model.values() if np.issubdtype(v.dtype, np.floating))
+        of_step = noise * math.sqrt(numbers) / (plan.rate * own)
+        taken = settings.num_server_rounds * steps * asked
+        return cls(noise, of_step, of_step / math.sqrt(taken))
+
+
+def say_row_noise(settings: Settings, model: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
+    """Say how long the noise of a step is, and warn where no number of rounds outruns it.
+
+    Args:
+        settings: of the run.
+        model: the first one.
+        rows: (n,) training rows of each site.
+    """
+    if not is_by_rows(settings):
+        return
+    found = RowForecast.of(settings, model, rows)
+    log.info(
+        "noise: %.3g times record-clip on the sum of a step's gradients; on their mean %.3g times "
+        "as long as the longest that clipping leaves, %.3g over all rounds",
+        found.noise,
+        found.of_step,
+        found.over_rounds,
+    )
+    if found.over_rounds > 1:
+        log.warning(
+            "noise: longer than the whole way that steps without it could go over %d rounds: "
+            "expect a score of guessing. It takes a larger batch-size or record-epsilon, more rows "
+            "or sites, or a model of fewer numbers",
+            settings.num_server_rounds,
+        )
 
 
 def say_noise(

@@ -9,6 +9,7 @@ import numpy as np
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.objectives import objective_of
+from common.privacy.update_privacy import changed_at_site
 from common.privacy.updates import MOST_NOISE, UpdateNoise
 from common.secagg.agreement import capped
 from common.secagg.fixed_point import Scale
@@ -128,7 +129,7 @@ def scale_of(weights: Sequence[int], settings: Settings) -> Scale:
     if settings.update_privacy == "local-dp":
         noise = UpdateNoise.of(settings)
         change = noise.clip + _DEVIATIONS * MOST_NOISE * noise.sigma
-    elif settings.update_privacy != "none":
+    elif changed_at_site(settings):
         change = math.inf
     bits = settings.secagg_fraction_bits
     return Scale.holding(change, bits, len(weights), max(weights), sum(weights))

@@ -159,6 +159,8 @@ def test_a_lying_server_reads_no_more_of_any_kind_than_the_table_says(tmp_path, 
     asked = Asked(tmp_path, run, **({"releases": released} if released else {}))
     assert is_called_for(KINDS[kind], asked.settings)
     answers = all_tries(asked, kind)
+    # What a kind says of its answers is what the server takes and counts.
+    assert {bool(content.array_records) for content in answers} <= {KINDS[kind].arrays}
     distinct = {figures_of(content) for content in answers}
     rounds = 20 if kind.startswith(("train.pilot", "query.pilot")) else run["num-server-rounds"]
     reached = [each for each in ROUNDS if each <= rounds]

@@ -157,6 +157,12 @@ def test_payload_bytes_are_those_of_protobuf(width):
     assert abs(messages.payload_bytes(content) - real) < 400
 
 
+def test_payload_bytes_of_many_texts_are_those_of_protobuf():
+    content = RecordDict({"record": ConfigRecord({"names": [f"site-{k}" for k in range(1000)]})})
+    real = recorddict_to_proto(content).ByteSize()
+    assert abs(messages.payload_bytes(content) - real) < 100
+
+
 def test_reply_carries_record_and_model(task_identity):
     message = Message(messages.content(Order(1, 1, 0)), 7, messages.TRAIN)
     reply = messages.reply(message, RECORDS[4], {"w": np.ones(3, np.float32)})

@@ -17,6 +17,7 @@ from common.messages import (
     ThresholdOrder,
     check_form,
 )
+from common.messages.choices import ChoiceOrder, ChoiceReport
 from common.messages.form import (
     MOST_ARRAYS,
     MOST_BYTES,
@@ -126,3 +127,13 @@ def test_figures_of_metrics_are_as_many_as_they_say():
             TaskFigures.beside(told_of_metrics(**changes))
     with pytest.raises(MessageError, match="holds no figures"):
         TaskFigures.beside(RecordDict())
+
+
+def test_a_choice_names_the_model_that_it_made_and_not_the_one_that_was_asked_for():
+    kind = kind_named(messages.CHOOSE)
+    asked = Asked(SITE, ChoiceOrder(1, 1, 3))
+    for model in (0, 2):
+        report = ChoiceReport("a", 1, 1, model, 10, 0.1)
+        assert kind.inspected(messages.content(report), asked).report == report
+    with pytest.raises(MessageError, match="round"):
+        kind.inspected(messages.content(ChoiceReport("a", 2, 1, 0, 10, 0.1)), asked)

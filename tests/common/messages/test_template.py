@@ -19,3 +19,9 @@ def test_one_entry_that_is_not_finite_is_found_beside_large_ones(value, word):
     array[1, 0] = value
     with pytest.raises(MessageError, match=f"array 'w' holds {word}"):
         check_arrays({"w": array}, TEMPLATE)
+
+
+def test_whole_numbers_and_flags_are_finite():
+    for values in ([2**60, -1], [True, False]):
+        array = np.array(values)
+        check_arrays({"n": array}, Template.of({"n": array}))

@@ -87,6 +87,8 @@ NEEDED = {
     "statistics-privacy=zcdp": {"rho": 1000},
     "update-privacy=central-dp": {"update-epsilon": 1000, "clip-norm": 1e-3},
     "update-privacy=local-dp": {"update-epsilon": 1000, "clip-norm": 1e-3},
+    "update-privacy=record-dp": {"label-privacy": "gaussian", "epsilon": 100}
+    | {"record-noise": 1.0, "record-clip": 1e-3},
     # Three sites for each of two models; of more, the seed makes no cluster smaller.
     "secagg=true": {"clients-per-round": 6, "num-clients": 12, "seed": 1}
     | {"power-of-choice-candidates": 8},

@@ -127,8 +127,8 @@ def trains_to(value):
     def train(message, context):
         learned = personal.train
 
-        def spoilt(parameters, site, order):
-            result = learned(parameters, site, order)
+        def spoilt(parameters, site, order, hide):
+            result = learned(parameters, site, order, hide)
             arrays = {name: np.full_like(v, value) for name, v in result.shared.items()}
             return replace(result, shared=arrays)
 

@@ -1,0 +1,259 @@
+"""Private rows: a training's steps on rows counted in the site's own book before they are taken.
+
+The steps themselves are :mod:`client_app.training.private_steps`; what they may cost a row, or a
+person, follows from the run's settings and the site's number of rows, which is public.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from client_app.answers import with_noise
+from client_app.site import Site
+from client_app.training import engine
+from client_app.training.loop import Evaluation
+from client_app.training.orders import steps_of
+from client_app.training.private_steps import RowNoise, refuse_shared_rows
+from common import messages, models
+from common.config import Training
+from common.errors import BudgetError
+from common.messages import Order, Parameters, ReleaseNote
+from common.objectives import Fitted, ObjectiveSettings, objective_of, split
+from common.privacy import accounting, noise
+from common.privacy.accounting import Event, SampledGaussian
+from common.privacy.book import (
+    ADD_OR_REMOVE_PERSON,
+    ADD_OR_REMOVE_ROW,
+    HELD_OUT,
+    Entry,
+    PrivacyBook,
+)
+from common.privacy.record_dp import RecordSettings, RowPlan, is_by_rows
+from common.privacy.updates import UpdateNoise
+from common.sharing import parts_of_network
+
+__all__ = ["charge_rows", "hiding", "is_protected", "noisy_score", "prepare", "update_answer"]
+
+log = logging.getLogger("coterie")
+
+_ROUNDING = 1e-9
+
+
+def is_protected(settings: Training) -> bool:
+    """Return whether noise hides what a training made of rows, in its steps or after them."""
+    return with_noise.is_noisy(settings) or is_by_rows(settings)
+
+
+def hiding(site: Site, model: Parameters) -> Callable[[int], RowNoise] | None:
+    """Return what counts steps on a site's rows before they are taken, and says how they hide them.
+
+    None where the run hides no rows. All runs of a model share ``record-epsilon``, whatever a
+    server calls them, and the site's own budget is looked at for the whole run when it begins.
+
+    Args:
+        site: whose rows are trained on.
+        model: one of the run's: the names, shapes and types of its arrays are the model's.
+    """
+    if not is_by_rows(site.settings):
+        return None
+
+    def hide(steps: int) -> RowNoise:
+        plan, persons = _row_plan(site)
+        scale = charge_rows(site, _rows_of(site, model), plan, _unit(persons), steps)
+        return RowNoise(scale, plan.clip, plan.rate, persons)
+
+    return hide
+
+
+def prepare(site: Site) -> None:
+    """Solve a run's noise before it begins: who cannot train by it, or pay for it, stays out.
+
+    Raises:
+        ConfigError: the run's network has no gradients of single rows, or rows have weights.
+        BudgetError: too little is left for all trainings of the run.
+    """
+    settings = site.settings
+    if not is_by_rows(settings):
+        return
+    refuse_shared_rows(site)
+    network = settings.model, site.dataset.inputs, site.dataset.num_outputs
+    shared = parts_of_network(settings.objective, *network).shared
+    whole = models.parameters_of(models.blank(*network))
+    what = _rows_of(site, {name: value for name, value in whole.items() if name in shared})
+    plan, persons = _row_plan(site)
+    with site.keeper.locked():
+        book = with_noise.book_of(site.keeper)
+        scale, book = _noise_of_run(site, book, what, plan, _unit(persons))
+        with_noise.kept(site.keeper, book)
+    log.info(
+        "site %s: each step is on a share of %.3g of its %s, noise %g times the clip on its sum",
+        site.name,
+        plan.rate,
+        "rows" if persons is None else "persons",
+        scale,
+    )
+
+
+def charge_rows(site: Site, what: str, plan: RowPlan, unit: str, steps: int) -> float:
+    """Count steps on a site's rows before the first is taken; return their noise.
+
+    Raises:
+        BudgetError: they would come to more than the run's epsilon, or than the site's budget;
+            nothing is charged then.
+    """
+    with site.keeper.locked():
+        book = with_noise.book_of(site.keeper)
+        scale, book = _noise_of_run(site, book, what, plan, unit)
+        event, before = plan.event(scale, steps), _events(book, what)
+        _refuse_more(plan, before, event, what)
+        with_noise.kept(site.keeper, book.charged(Entry(event, unit, what), site.budget))
+        return scale
+
+
+def _refuse_more(plan: RowPlan, before: Sequence[Event], event: SampledGaussian, what: str) -> None:
+    """Raise :class:`BudgetError` where steps after others exceed the run's epsilon.
+
+    As many as were planned do not, where no other run has spent of it: their noise was solved so.
+    """
+    alike = [
+        each
+        for each in before
+        if isinstance(each, SampledGaussian)
+        and (each.noise, each.rate) == (event.noise, event.rate)
+    ]
+    taken = sum(each.steps for each in alike) + event.steps
+    if len(alike) == len(before) and taken <= plan.steps * plan.trainings:
+        return
+    spent = accounting.epsilon([*before, event], plan.delta)
+    if spent > plan.epsilon * (1 + _ROUNDING):
+        raise BudgetError(
+            f"{what}: {event.steps} more steps would bring this site to epsilon {spent:.4g} of "
+            f"record-epsilon = {plan.epsilon:g} in all runs: this run has trained as often as was "
+            "planned; a larger record-epsilon counts from the first run on"
+        )
+
+
+def _noise_of_run(
+    site: Site, book: PrivacyBook, what: str, plan: RowPlan, unit: str
+) -> tuple[float, PrivacyBook]:
+    """Return the noise of a run's steps, the same in all of its rounds, and a book that knows it.
+
+    Raises:
+        BudgetError: what is left does not do for the whole run.
+    """
+    run = site.brief.run if site.brief else "of a simulation"
+    request = f"noise of run {run}, {what}: {plan!r}"
+    if request in book.answers:
+        return float(book.answers[request]), book
+    scale = plan.noise(_events(book, what))
+    book.charged(Entry(plan.of_run(scale), unit, f"all of the run's steps: {what}"), site.budget)
+    return scale, book.answered(request, scale)
+
+
+def _events(book: PrivacyBook, what: str) -> list[Event]:
+    return [entry.event for entry in book.entries if entry.what == what]
+
+
+def _rows_of(site: Site, model: Parameters) -> str:
+    return f"steps on rows of {site.settings.dataset}, model {with_noise.kind_of(split(model)[0])}"
+
+
+def _row_plan(site: Site) -> tuple[RowPlan, NDArray[np.int64] | None]:
+    """Return what a run's trainings on a site's rows are to cost, and whose rows they are."""
+    settings, rows, group = site.settings, len(site.rows.train), site.dataset.train.group
+    persons = None
+    if group is not None:
+        _, persons = np.unique(group[site.rows.train], return_inverse=True)
+    units = rows if persons is None else int(persons.max(initial=-1)) + 1
+    pieces = [settings.of(kind) for kind in objective_of(settings).settings]
+    before = max([p.passes(0) for p in pieces if isinstance(p, ObjectiveSettings)], default=0)
+    steps = steps_of(rows, settings)
+    if before:  # as fedrep's head
+        steps += steps_of(rows, settings, before)
+    return RowPlan.of(settings, rows, units, steps), persons
+
+
+def _unit(persons: NDArray[np.int64] | None) -> str:
+    return ADD_OR_REMOVE_ROW if persons is None else ADD_OR_REMOVE_PERSON
+
+
+def _row_note(site: Site, model: Parameters) -> ReleaseNote:
+    """Return how the last training on a site's rows hid them, and what all of them cost."""
+    plan, persons = _row_plan(site)
+    with site.keeper.locked():
+        book = with_noise.book_of(site.keeper)
+    event = _events(book, _rows_of(site, model))[-1]
+    assert isinstance(event, SampledGaussian)
+    whose = "row" if persons is None else "person"
+    name = (
+        f"DP-SGD, gradient of a {whose} clipped to {plan.clip:g}, noise {event.noise:g} times that,"
+        f" samples of {plan.rate:.3g}, {plan.steps} steps"
+    )
+    unit = _unit(persons)
+    epsilon = accounting.epsilon([plan.event(event.noise)], plan.delta)
+    spent = book.spent(unit, site.budget.delta)
+    return ReleaseNote(name, unit, epsilon, plan.delta, spent=spent)
+
+
+def update_answer(
+    message: Message, site: Site, fitted: Fitted
+) -> tuple[Fitted, ReleaseNote | None]:
+    """Return what a training leaves of a site as ``update-privacy`` has it, and how protected."""
+    if not is_by_rows(site.settings):
+        return with_noise.update_answer(message, site, fitted)
+    sent = messages.decode_arrays(messages.arrays_of(message.content))
+    return replace(fitted, loss=math.nan), _row_note(site, sent)
+
+
+def noisy_score(
+    site: Site, order: Order, used: Parameters, result: Evaluation
+) -> tuple[Evaluation, ReleaseNote]:
+    """Return an evaluation on held-out rows as ``record-dp`` has it: how many are right, noisily.
+
+    Where rows are of persons, a person counts with the share of its rows that are right. The loss
+    stays at the site: nothing bounds what a row adds to it.
+    """
+    planned = _score_noise(site)
+    what = f"scores on held-out rows of {site.settings.dataset}, model {with_noise.kind_of(used)}"
+    event, book = with_noise.charge_update(
+        site.keeper,
+        site.budget,
+        what,
+        planned,
+        order.round,
+        unit=HELD_OUT,
+        setting="record-epsilon",
+    )
+    right, units = _right(site, used, result)
+    sigma = planned.sigma_of(event)
+    told = (right + float(noise.gaussian(sigma, 1)[0])) / units
+    score = min(1.0, max(0.0, told))
+    spent = book.spent(HELD_OUT, site.budget.delta)
+    epsilon = accounting.epsilon([event], planned.delta)
+    mechanism = f"Gaussian, sigma {sigma:.3g} on the count of those classified right"
+    note = ReleaseNote(mechanism, HELD_OUT, epsilon, planned.delta, spent=spent)
+    return replace(result, score=score, loss=math.nan, rms_loss=math.nan), note
+
+
+def _score_noise(site: Site) -> UpdateNoise:
+    """Return the noise on a count that one row, or person, moves by no more than 1."""
+    plan, _ = _row_plan(site)
+    epsilon = site.settings.of(RecordSettings).record_epsilon
+    return UpdateNoise(0.5, plan.trainings, epsilon, plan.delta)
+
+
+def _right(site: Site, used: Parameters, result: Evaluation) -> tuple[float, int]:
+    """Return how many held-out rows, or persons, are classified right, and how many there are."""
+    rows, group = site.rows.test, site.dataset.test.group
+    if group is None:
+        return result.score * len(rows), len(rows)
+    inputs, labels = site.test
+    right = engine.classified(used, site, inputs) == labels
+    _, persons = np.unique(group[rows], return_inverse=True)
+    shares = np.bincount(persons, weights=right) / np.bincount(persons)
+    return float(shares.sum()), len(shares)

@@ -1,0 +1,212 @@
+"""Private steps: against gradients of rows one by one, no row beyond the clip, noise as counted."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from entropy import repeatable
+from hypothesis import given
+from hypothesis import strategies as st
+from kinds_of_rows import rows_of
+from scipy import stats
+from torch import nn
+
+from client_app.training import engine, private_steps
+from client_app.training.engine import Lesson
+from client_app.training.loop import TensorRows
+from client_app.training.private_steps import RowNoise, noisy_gradient, summed_gradients
+from common import models
+from common.config import Settings
+from common.errors import ConfigError
+from common.objectives import Phase, Pull
+
+SETTINGS = Settings.parse(
+    {"update-privacy": "record-dp", "strategy": "fedavg", "model": "mlp", "momentum": 0}
+    | {"batch-size": 4, "local-epochs": 1, "learning-rate": 0.5}
+)
+ROWS = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+LABELS = np.arange(12) % 3
+QUIET = RowNoise(1e-12, 1e6, 1.0)
+FIRST = models.initial_parameters(SETTINGS, rows_of(5), 3)
+
+
+def lesson(private=QUIET, rows=None):
+    return Lesson(
+        ROWS,
+        LABELS,
+        np.arange(len(ROWS)) if rows is None else rows,
+        np.random.default_rng(1),
+        7,
+        3,
+        private=private,
+    )
+
+
+def fitted(private=QUIET, settings=SETTINGS, **more):
+    return engine.fit(FIRST, lesson(private), settings, **more)
+
+
+def own_gradients(network):
+    """The gradient of each row by autograd alone, (n, P)."""
+    found = []
+    for x, y in zip(torch.from_numpy(ROWS), torch.from_numpy(LABELS), strict=True):
+        network.zero_grad()
+        nn.functional.cross_entropy(network(x[None]), y[None]).backward()
+        found.append(torch.cat([p.grad.reshape(-1) for p in network.parameters()]))
+    return torch.stack(found).double()
+
+
+@pytest.mark.parametrize("persons", [None, np.array([0, 0, 1, 2, 2, 2, 0, 3, 3, 1, 4, 0])])
+@pytest.mark.parametrize("at_once", [1, 300, 2**22])
+def test_sums_are_those_of_rows_worked_out_one_by_one(monkeypatch, persons, at_once):
+    monkeypatch.setattr(private_steps, "_AT_ONCE", at_once)
+    network = models.blank("mlp", rows_of(5), 3)
+    models.load_parameters(network, FIRST)
+    network.eval()
+    each, units = own_gradients(network), np.arange(12) if persons is None else persons
+    chosen = np.flatnonzero(np.isin(units, [0, 2, 3]))
+    expected = 0
+    for unit in (0, 2, 3):
+        mean = each[units == unit].mean(0)
+        expected = expected + mean * min(1, 0.7 / mean.norm())
+    values = {name: p.detach() for name, p in network.named_parameters()}
+    found = summed_gradients(
+        private_steps._gradients(network, SETTINGS, frozenset(values)),
+        values,
+        TensorRows(torch.from_numpy(ROWS), torch.from_numpy(LABELS)),
+        torch.from_numpy(chosen),
+        torch.from_numpy(units[chosen]),
+        0.7,
+    )
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def given_gradients(values, inputs, labels):
+    """What a row holds is its gradient."""
+    return {"w": inputs}
+
+
+GIVEN = st.lists(st.lists(st.floats(width=32), min_size=3, max_size=3), min_size=1, max_size=6)
+
+
+@given(GIVEN, st.data())
+def test_no_unit_moves_a_sum_further_than_the_clip(values, data):
+    """Whatever its gradient is, infinity and NaN included."""
+    rows = torch.tensor(values)
+    units = torch.tensor(
+        data.draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows)))
+    )
+    gone = data.draw(st.sampled_from(units.tolist()))
+    like = {"w": torch.zeros(3)}
+
+    def total(chosen):
+        held = TensorRows(rows, torch.zeros(len(rows)))
+        return summed_gradients(given_gradients, like, held, chosen, units[chosen], 0.5)
+
+    everybody = total(torch.arange(len(rows)))
+    without = total((units != gone).nonzero()[:, 0])
+    assert torch.isfinite(everybody).all()
+    assert (everybody - without).norm() <= 0.5 * (1 + 1e-9)
+
+
+def test_without_noise_and_clip_it_is_a_step_on_all_rows():
+    plain = Settings.parse(
+        {"strategy": "fedavg", "model": "mlp", "momentum": 0, "batch-size": 12}
+        | {"local-epochs": 1, "learning-rate": 0.5, "engine": "loop"}
+    )
+    found = fitted(settings=SETTINGS.replace(batch_size=12)).parameters
+    expected = engine.fit(FIRST, lesson(None), plain).parameters
+    for name, value in expected.items():
+        assert np.allclose(found[name], value, atol=1e-6), name
+    assert math.isnan(fitted().loss)
+    assert fitted().steps == 3
+
+
+def test_a_step_has_the_noise_that_was_counted_and_samples_of_the_rate():
+    private = RowNoise(2.0, 0.5, 0.25, entropy=repeatable("steps"))
+    rows = TensorRows(torch.zeros(8, 4000), torch.zeros(8))
+    like = {"w": torch.zeros(4000)}
+    found = noisy_gradient(given_gradients, like, rows, private).numpy()
+    sigma = 2.0 * 0.5 / (0.25 * 8)  # over the rows expected
+    for factor, accepted in ((1, True), (2 / 3, False), (3 / 2, False)):
+        assert (stats.kstest(found, stats.norm(0, sigma * factor).cdf).pvalue > 1e-3) == accepted
+    drawn = []
+
+    def counting(values, inputs, labels):
+        drawn.append(len(inputs))
+        return {"w": inputs}
+
+    rows, like = TensorRows(torch.zeros(50, 1), torch.zeros(50)), {"w": torch.zeros(1)}
+    for _ in range(200):
+        noisy_gradient(counting, like, rows, private)
+    assert abs(sum(drawn) - 200 * 12.5) < 5 * math.sqrt(200 * 50 * 0.25 * 0.75)
+    assert len(set(drawn)) > 5
+
+
+def test_noise_and_samples_are_not_drawn_from_the_seed():
+    noisy = RowNoise(1.0, 1.0, 0.5)
+    one, other = fitted(noisy).parameters, fitted(noisy).parameters
+    assert not np.array_equal(one["output.bias"], other["output.bias"])
+    again = [
+        fitted(RowNoise(1.0, 1.0, 0.5, entropy=repeatable(3))).parameters["output.bias"]
+        for _ in range(2)
+    ]
+    assert np.array_equal(*again)
+
+
+def test_what_stands_still_keeps_its_bits_and_takes_none_of_the_clip():
+    names = frozenset(name for name in FIRST if not name.startswith("output"))
+    noisy = fitted(RowNoise(1.0, 1.0, 0.5), phase=Phase(names)).parameters
+    for name in FIRST:
+        assert np.array_equal(noisy[name], FIRST[name]) == (name in names)
+
+
+def test_a_pull_comes_after_the_noise():
+    away, one_step = (
+        {name: value + 1 for name, value in FIRST.items()},
+        SETTINGS.replace(batch_size=12),
+    )
+    pulled = fitted(pull=Pull(away, 0.1), settings=one_step).parameters
+    alone = fitted(settings=one_step).parameters
+    for name in FIRST:  # the learning rate is 0.5
+        assert np.allclose(pulled[name] - alone[name], 0.05, atol=1e-5), name
+    with pytest.raises(ConfigError, match="no noise was counted for"):
+        fitted(pull=Pull(away, 0.1, steps=3))
+    with pytest.raises(ConfigError, match="no noise was counted for"):
+        fitted(None)
+
+
+class Normed(nn.Sequential):
+    def __init__(self, inputs, outputs):
+        super().__init__(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.step, self.output = nn.GRU(5, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.output(self.step(x[:, None])[0][:, 0])
+
+
+@pytest.mark.parametrize(
+    ("network", "why"), [(Normed, "GroupNorm"), (Recurrent, "dense or convolutional layers")]
+)
+def test_a_network_without_gradients_of_rows_is_refused_with_what_to_use(monkeypatch, network, why):
+    with torch.random.fork_rng():
+        made = network(rows_of(5), 3)
+    monkeypatch.setattr(models, "blank", lambda *named: made)
+    part = SimpleNamespace(weight=None)
+    data = SimpleNamespace(inputs=rows_of(5), num_outputs=3, train=part, train_targets=LABELS)
+    site = SimpleNamespace(settings=SETTINGS, dataset=data)
+    with pytest.raises(ConfigError, match=why):
+        private_steps.refuse_shared_rows(site)
+    monkeypatch.undo()
+    private_steps.refuse_shared_rows(site)
+    monkeypatch.setattr(models, "blank", None)  # weights are refused before
+    part.weight = np.ones(12)
+    with pytest.raises(ConfigError, match="column of kind 'weight'"):
+        private_steps.refuse_shared_rows(site)
