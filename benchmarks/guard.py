@@ -89,7 +89,8 @@ def measured(sites: int, numbers: int) -> tuple[float, float]:
 
 POLICIES: dict[str, dict[str, float]] = {
     "names, shapes and types": {},
-    "and a clip": {"clip": 1.0},
+    "and a clip": {"clip": 2.0},
+    "and a clip that is met": {"clip": 0.5},
     "and noise": {"clip": 1.0, "noise": 1.0},
 }
 

@@ -5,7 +5,12 @@ from dataclasses import replace
 from flwr.app import Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
 from flwr.supernode import start_client_internal as flower
@@ -72,6 +77,7 @@ class GuardedNode:
         self._push = outgoing.sending(flower._push_messages)
         self.wire = b""
         """Every byte that went out."""
+        self.objects = {}
         self.sent = []
 
     def approve(self, digest):
@@ -106,18 +112,22 @@ class GuardedNode:
             self.state.store_object(reply.metadata.run_id, session, key, content)
 
     def push(self):
-        """Let Flower send what there is; return the message that went out, None: nothing did."""
+        """Let Flower send what there is; return it as a server gets it, None: nothing went out."""
         before = len(self.sent)
         self._push(
             state=self.state, object_store=self.store, send=self._send, push_object=self._object
         )
-        return self.sent[-1] if len(self.sent) > before else None
+        if len(self.sent) == before:
+            return None
+        return inflate_object_from_contents(self.sent[-1], dict(self.objects))
 
     def _send(self, message, tree, seconds):
-        self.sent.append(message)
+        self.sent.append(tree.object_id)
         self.wire += message_to_proto(remove_content_from_message(message)).SerializeToString()
         self.wire += tree.SerializeToString()
         return set(get_all_nested_objects(message)), "session"
 
     def _object(self, run_id, session, object_id, content):
+        assert get_object_id(content) == object_id
+        self.objects[object_id] = content
         self.wire += object_id.encode() + content

@@ -167,7 +167,7 @@ class Arrays:
                 name: _fits(decoded(name, record[name]), spec)
                 for name, spec in _in_order(record, self.names)
             }
-            return encode_arrays(arrays)
+            return _encoded(arrays, record)
         if received is None:
             raise MessageError("no one record of arrays came in that these could be like")
         arrays = _alike(record, received)
@@ -177,14 +177,9 @@ class Arrays:
             assert self.clip is not None
             return encode_arrays(self._noisy(arrays, received, charge))
         _check_finite(arrays)
-        if self.clip is not None and _norm(arrays, received) > self.clip:
-            arrays = noisy_model(received, clipped_update(arrays, received, self.clip), 0.0, _none)
-        elif self.clip is not None:
-            arrays = {
-                name: value if value.dtype.kind == "f" else received[name]
-                for name, value in arrays.items()
-            }
-        return encode_arrays(arrays)
+        if self.clip is not None:
+            arrays = _clipped(arrays, received, self.clip)
+        return _encoded(arrays, record)
 
     def _noisy(self, arrays: Parameters, received: Parameters, charge: Charge) -> Parameters:
         assert self.clip is not None
@@ -292,6 +287,19 @@ def _of_another_order(name: str, array: Array) -> np.ndarray:
     )
 
 
+def _encoded(arrays: Parameters, record: ArrayRecord) -> ArrayRecord:
+    """Return arrays as Flower carries them; one that is as it came is not written again.
+
+    What ``decoded`` gave a view of was written as it is written here, to the byte.
+    """
+    encoded = ArrayRecord()  # which copies the arrays that it is made of, and loses their pieces
+    for name, value in arrays.items():
+        given = record[name]
+        as_it_came = np.may_share_memory(value, np.frombuffer(given.data, np.uint8))
+        encoded[name] = given if as_it_came else encode_arrays({name: value})[name]
+    return encoded
+
+
 def _alike(record: ArrayRecord, received: Parameters) -> dict[str, np.ndarray]:
     """Return arrays in the order and the types of those that came in."""
     if record.keys() != received.keys():
@@ -325,6 +333,22 @@ def _check_finite(arrays: Parameters) -> None:
             raise MessageError(f"array {name!r} holds NaN or an infinite value")
 
 
+def _clipped(arrays: Parameters, received: Parameters, clip: float) -> dict[str, np.ndarray]:
+    """Return arrays that are no further than ``clip`` from those that came in, integers those."""
+    norm = _norm(arrays, received)
+    clipped = {}
+    for name, value in arrays.items():
+        before = received[name]
+        if value.dtype.kind != "f":
+            clipped[name] = before
+        elif norm <= clip:
+            clipped[name] = value
+        else:
+            added = np.subtract(value, before, dtype=np.float64) * (clip / norm)
+            clipped[name] = (before + added).astype(value.dtype)
+    return clipped
+
+
 def _norm(arrays: Parameters, received: Parameters) -> float:
     """Return the L2 norm of what was added to all arrays of real numbers."""
     total = 0.0
@@ -333,11 +357,6 @@ def _norm(arrays: Parameters, received: Parameters) -> float:
             added = np.subtract(value, received[name], dtype=np.float64).ravel()
             total += float(added @ added)
     return math.sqrt(total)
-
-
-def _none(size: int) -> bytes:
-    """Return bytes that stand for no noise."""
-    return b"\x80" * size
 
 
 def _received(asked: RecordDict, key: str) -> Parameters | None:

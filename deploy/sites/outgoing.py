@@ -6,6 +6,7 @@ errors are this process's and not the app's. What cannot be taken together or ju
 the server is told which rule withheld it.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Array, Error, Message, RecordDict
 
 from client_app.site_state import FolderKeeper
 from common import flower_private as private
@@ -33,6 +34,8 @@ log = logging.getLogger("flwr")
 
 _PATIENCE = 60.0  # seconds in which nothing more of a reply comes
 _LOOK = 0.02
+_END_OF_HEAD = b"\x00"  # of a piece, as Flower writes it
+_CHUNK = 5 * 1024 * 1024  # bytes of an array in one piece
 _FAILED = "its app failed; the site's own log says more"
 
 
@@ -258,10 +261,56 @@ def _whole(tree: Any, store: Any) -> Message:
             raise CoterieError(f"{len(wanted)} pieces of it did not come in {_PATIENCE:.0f} s")
         else:
             time.sleep(_LOOK)
-    found = private.inflate_object_from_contents(tree.object_id, pieces)
+    objects: dict[str, Any] = {}
+    found = private.inflate_object_from_contents(
+        tree.object_id, pieces, keep_object_contents=True, objects=objects
+    )
     if not isinstance(found, Message) or found.has_error() == found.has_content():
         raise CoterieError("it is no message")
+    # Records copy the arrays that they are made of, and not the bytes.
+    chunks = {
+        id(each.data): _chunks(each, pieces[object_id], pieces)
+        for object_id, each in objects.items()
+        if isinstance(each, Array)
+    }
+    for record in found.content.array_records.values() if found.has_content() else ():
+        for array in record.values():
+            if as_they_came := chunks.get(id(array.data)):
+                array.__dict__["_chunks"] = as_they_came
     return found
+
+
+class _KeptPiece(private.InflatableObject):
+    """A piece of an array as it came, whose id Flower's store has held against its bytes."""
+
+    def __init__(self, object_id: str, content: bytes) -> None:
+        self._id, self._content = object_id, content
+
+    @property
+    def object_id(self) -> str:
+        """Its hash."""
+        return self._id
+
+    def deflate(self) -> bytes:
+        """Return its bytes."""
+        return self._content
+
+
+def _chunks(
+    array: Array, content: bytes, pieces: Mapping[str, bytes]
+) -> list[tuple[str, _KeptPiece]] | None:
+    """Return an array's pieces, not to be written and hashed again; None: Flower cuts others."""
+    head, _, body = content.partition(_END_OF_HEAD)
+    ids = head.decode().split(" ")[1].split(",")
+    chunks = [ids[place] for place in json.loads(body)["arraychunk_ids"]]
+    start = 0
+    for key in chunks:
+        size = min(_CHUNK, len(array.data) - start)
+        if not pieces[key].startswith(b"ArrayChunk  %d%b" % (size, _END_OF_HEAD)):
+            return None
+        start += size
+    whole = start == len(array.data)
+    return [(key, _KeptPiece(key, pieces[key])) for key in chunks] if whole else None
 
 
 def _send(

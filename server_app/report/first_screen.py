@@ -17,6 +17,7 @@ from server_app.report.page import Fact
 
 __all__ = ["LABELS", "facts", "lead", "no_clusters", "score_label"]
 
+_FEW_EPOCHS = 2
 _DEALT = re.compile(r"site-\d+")
 LABELS = "label-histogram"
 """Kind of the descriptors that are shares of the classes."""
@@ -55,9 +56,18 @@ def _overfitted(run: RecordedRun) -> list[str]:
         f"The models overfit: since round {found.since} the loss on held-out rows has risen from "
         f"{say.loss(found.lowest)} to {say.loss(found.last)} while that on training rows fell. The "
         f"best model is that of round {best_round}, {run.task.score_label} "
-        f"{say.score(best, run.task)}, in best-models/. Fewer local-epochs and a weight-decay of "
-        "0.01 overfit less; patience=3 ends a run soon after its best round."
+        f"{say.score(best, run.task)}, in best-models/. {_against_overfitting(run)}"
     ]
+
+
+def _against_overfitting(run: RecordedRun) -> str:
+    """Return what would help, of what the run has not."""
+    get = {"local-epochs": 1, "weight-decay": 0.0} | dict(run.settings)
+    less = ["fewer local-epochs"] if float(str(get["local-epochs"])) > _FEW_EPOCHS else []
+    less += [] if float(str(get["weight-decay"])) else ["a weight-decay of 0.01"]
+    words = f"{' and '.join(less)} overfit less; " if less else ""
+    ended = f"{words}patience=3 ends a run soon after its best round."
+    return ended[0].upper() + ended[1:] if words else ended
 
 
 def _split(run: RecordedRun) -> str:

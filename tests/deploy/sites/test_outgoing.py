@@ -240,6 +240,18 @@ def tampered(reply, before, after):
     return pieces, tree
 
 
+def test_an_array_of_several_pieces_goes_on_as_it_came(tmp_path, app):
+    policy = POLICY.replace("8\nmost-bytes = 1000", "4000000\nmost-bytes = 20000000")
+    node = GuardedNode(tmp_path, policy.replace("clip = 1.0\n", ""))
+    node.approve(app.digest)
+    model = {"w": np.arange(3_000_000, dtype=np.float32), "seen": np.array(3)}  # 12 MB: 3 pieces
+    server = asked(node, app, model=model)
+    reply = RecordDict({"arrays": encode_arrays({**model, "w": model["w"] + 1})})
+    node.take(Message(reply, reply_to=server.message))
+    left = decode_arrays(node.push().content["arrays"])["w"]
+    assert (left == model["w"] + 1).all()
+
+
 def test_a_reply_of_which_pieces_do_not_come_is_withheld(node, app, monkeypatch):
     monkeypatch.setattr(outgoing, "_PATIENCE", 0.05)
     server = asked(node, app)

@@ -97,6 +97,24 @@ def test_the_same_folder_gives_the_same_bytes(tmp_path):
     assert [file.read_bytes() for file in files] == before
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "Fewer local-epochs and a weight-decay of 0.01 overfit less; patience=3 ends"),
+        ({"local-epochs": 2, "weight-decay": 0.01}, "in best-models/. patience=3 ends"),
+    ],
+)
+def test_overfitting_is_said_with_what_the_run_did_not_do_against_it(tmp_path, settings, says):
+    folder, names = new_folder(tmp_path, **settings), site_names(3)
+    write_sites(folder, names)
+    for number, score in enumerate([0.6, 0.8, 0.7, 0.7, 0.65, 0.6], start=1):
+        line = round_line(number, names, score, train_loss=1 / number)
+        folder.append("rounds.jsonl", [line])
+    text = report(folder).text
+    assert "since round 2 the loss on held-out rows has risen from 0.2000 to 0.4000" in text
+    assert says in text
+
+
 @pytest.mark.parametrize("names", [site_names(3), ["cleveland", "hungary", "va"]])
 def test_real_sites_of_a_known_data_set_are_not_said_to_be_split(tmp_path, names):
     settings = {"split": "dirichlet", "num-clients": 3, "dataset": "heart-disease"}
