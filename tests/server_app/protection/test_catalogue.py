@@ -130,6 +130,8 @@ SHOWN = ("similarity", "fedsccs", "ot-groups", "ifca")
 def test_what_is_not_refused_runs_to_its_end(tmp_path, name, each):
     if not is_another_flow(name, each.setting):
         return  # refused, the run without it, or the messages of a run that is played
+    if each.setting == "update-privacy=record-dp" and name not in SHOWN:
+        return  # what it changes is in a site's steps and scores, whatever the messages beside are
     settings = settings_of(name, each.setting, **NEEDED.get(each.setting, {}))
     settings = settings.replace(output_dir=str(tmp_path), report=name in SHOWN)
     if (each.setting, name) in TOO_SMALL:
