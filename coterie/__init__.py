@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
         SecaggError,
         StorageError,
         TrustError,
+        WithheldError,
         WorkerError,
     )
     from common.messages import (
@@ -154,6 +155,7 @@ __all__ = [
     "Task",
     "TrustError",
     "UpdatePrivacy",
+    "WithheldError",
     "Word",
     "WorkerError",
     "__version__",
@@ -189,7 +191,7 @@ _HOMES = {
     "common.data.rows": "Rows",
     "common.errors": "BudgetError ClusteringError ComparisonError ConfigError CoterieError "
     "DataError FlowerError MessageError RoundError SecaggError StorageError TrustError "
-    "WorkerError",
+    "WithheldError WorkerError",
     "client_app.handlers": "answers",
     "common.messages": "Asked Kind Record Release Reply Word check_signature reply",
     "common.networks": "NETWORKS Network",

@@ -91,7 +91,8 @@ def read_only(tmp_path):
 def test_a_check_in_a_read_only_folder_tells_what_it_found_and_where_to_write(north, read_only):
     done = coterie("data", "check", north, cwd=read_only)
     assert done.returncode == 2
-    *guesses, learner, used = done.stdout.splitlines()
+    *guesses, learner, begin, used = done.stdout.splitlines()
+    assert begin.startswith("settings of a network, on so few rows: local-epochs=2")
     assert learner.startswith("learner: model=glm, then model=trees;")
     assert all(": guessed: " in line for line in guesses)  # nothing is wrong with the file
     assert used == "used: age, crp"
@@ -206,7 +207,9 @@ def test_the_odd_cell_is_blamed_and_not_those_written_as_most_are(tmp_path, nort
     coterie("data", "check", "clean.csv", cwd=tmp_path)
     done = coterie("data", "check", "typo.csv", "--against", "schema.toml", cwd=tmp_path)
     assert done.returncode == 3
-    assert done.stdout.splitlines()[0] == f"typo.csv: crp: text: '{odd}' in 1 rows: no number"
+    assert (
+        done.stdout.splitlines()[0] == f"typo.csv: crp: text: '{odd}' in 1 rows (row 2): no number"
+    )
 
 
 def test_a_table_of_thousands_of_columns_is_checked_read_and_predicted(tmp_path, no_report):
