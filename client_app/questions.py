@@ -37,6 +37,7 @@ from common.privacy.record_dp import is_by_rows
 from common.secagg import messages as secagg
 from common.secagg.cohorts import digest_of
 from common.tasks.metrics import DIGITS, in_digits
+from common.two_party.messages import TWO_PARTY_SHARE
 
 __all__ = ["OfRun", "admit", "check", "is_asked", "is_called_for", "note", "rounded"]
 
@@ -89,6 +90,10 @@ _WITHHELD = frozenset(
     }
 )
 """Kinds whose answers are exact figures of training rows, which no noise covers."""
+_BARE = _WITHHELD | _IN_ONE_ROUND | {messages.PROBE_ROWS}
+"""Kinds that no site answers where rows are hidden, beside those that show what has no noise."""
+_BY_PURPOSE = frozenset({TWO_PARTY_SHARE})
+"""Kinds that are of noisy labels or of rows: the answer refuses the latter."""
 _NOISY = frozenset({"labels", "label-distances", "label-products"})
 """What kinds show that each site makes noisy where rows are hidden."""
 
@@ -121,8 +126,8 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
             f"{kind.name}: nothing in this run calls for it (strategy={site.settings.strategy}"
             f"{why}); a site answers what its run's settings and method need"
         )
-    exact = kind.name in _WITHHELD | _IN_ONE_ROUND or kind.shows.keys() - _NOISY
-    if is_by_rows(site.settings) and exact:
+    exact = kind.name not in _BY_PURPOSE and kind.shows.keys() - _NOISY
+    if is_by_rows(site.settings) and (kind.name in _BARE or exact):
         raise MessageError(
             f"{kind.name}: update-privacy=record-dp hides each row of this site, and such an "
             "answer is made of rows without noise"

@@ -237,7 +237,7 @@ def noisy_score(
     epsilon = accounting.epsilon([event], planned.delta)
     mechanism = f"Gaussian, sigma {sigma:.3g} on the count of those classified right"
     note = ReleaseNote(mechanism, HELD_OUT, epsilon, planned.delta, spent=spent)
-    return replace(result, score=score, loss=math.nan, rms_loss=math.nan), note
+    return Evaluation(math.nan, score, math.nan), note
 
 
 def _score_noise(site: Site) -> UpdateNoise:

@@ -21,6 +21,7 @@ from common import messages
 from common.errors import BudgetError, MessageError, TrustError
 from common.identity import EphemeralKey
 from common.messages import Parameters, Record, ReleaseNote
+from common.privacy.record_dp import is_by_rows
 from common.secagg.cohorts import digest_of
 from common.transport_plan import cosine_costs, transport_cost
 from common.two_party import protocol as secure
@@ -88,6 +89,11 @@ def cost(message: Message, site: Site, context: Context) -> Message:
 def _answer(step: int, message: Message, site: Site, context: Context, work: Work) -> Message:
     """Answer a step, if the site's owner lets it be a party."""
     order = TwoPartyOrder.decode(message.content)
+    if is_by_rows(site.settings) and order.purpose == OF_ROWS:
+        raise MessageError(
+            "update-privacy=record-dp hides each row of this site, and products of rows, with the "
+            "number of them in each class, have no noise: run without them"
+        )
     if site.budget.bounded and order.purpose == OF_ROWS:
         raise BudgetError(
             f"this site has a privacy budget (privacy-epsilon = {site.budget.epsilon:g}), and no "

@@ -158,12 +158,18 @@ def _fit_privately(
     pull: Pull | None,
     phase: Phase,
 ) -> Fitted:
-    """Return what noisy steps on single rows' gradients make of a model; their loss stays here."""
+    """Return what noisy steps on single rows' gradients make of a model; their loss stays here.
+
+    Which mask of dropout a row gets depends on how many rows were in the samples up to it. Who knew
+    the masks, as of a run's seed, could tell from all other rows' gradients that one is there: so
+    they come from where the samples do.
+    """
     watch = Stopwatch()
     assert lesson.private is not None
     network = network_with(parameters, *name)
     towards = None if pull is None else Anchored(network, pull)
-    with loop.repeatable(name[-1], lesson.dropout_seed), loop.hushed(settings):
+    masks = int.from_bytes(lesson.private.entropy(8), "little") >> 1
+    with loop.repeatable(name[-1], masks), loop.hushed(settings):
         rows = lesson.tensors_for(network)
         private_steps.train(network, rows, settings, lesson.private, towards, phase)
     fitted = models.parameters_of(network)

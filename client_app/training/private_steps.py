@@ -38,6 +38,7 @@ from common.privacy.record_dp import is_by_rows
 __all__ = ["RowNoise", "noisy_gradient", "refuse_shared_rows", "summed_gradients", "train"]
 
 _AT_ONCE = 2**22  # numbers of single gradients in memory together
+_LONGEST = 1e38  # of a gradient's numbers: float64 holds their squares, and sums of these
 
 Gradients = Callable[[Mapping[str, Tensor], Tensor, Tensor], Mapping[str, Tensor]]
 """(parameters, inputs (b, ...), labels (b, ...)) -> by parameter (b, *its shape)."""
@@ -142,14 +143,14 @@ def summed_gradients(
     for start in range(0, len(counts), at_once):
         own = (start <= unit) & (unit < start + at_once)
         mine, of = chosen[own], unit[own] - start
-        shares = 1 / counts[start : start + at_once]
+        shares = 1 / counts[start : start + at_once].double()
         means = torch.zeros(len(shares), numbers, dtype=torch.float64, device=device)
         for part in torch.split(torch.arange(len(mine)), at_once):
             places = mine[part].to(device)
             each = gradients(values, rows.inputs[places], rows.labels[places])
             flat = torch.cat([each[name].reshape(len(part), -1) for name in values], 1).double()
-            weights = shares[of[part]].double().to(device)
-            means.index_add_(0, of[part].to(device), flat.nan_to_num() * weights[:, None])
+            flat = flat.nan_to_num().clamp(-_LONGEST, _LONGEST)
+            means.index_add_(0, of[part].to(device), flat * shares[of[part]].to(device)[:, None])
         lengths = torch.linalg.vector_norm(means, dim=1)
         total += (clip / lengths.clamp(min=clip)) @ means
     return total

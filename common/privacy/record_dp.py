@@ -56,6 +56,7 @@ class RecordSettings(PieceSettings):
     record_clip: float = Field(
         1.0,
         gt=0,
+        le=_MOST,
         description="update-privacy=record-dp: largest length (L2) of the gradient of a row, or of "
         "a person",
     )
@@ -106,7 +107,7 @@ def _refused(settings: "Training") -> list[tuple[str, str, str]]:
             "use objective=fedavg, fedprox or fedper",
         ),
         (
-            not task.has_classes,
+            not (task.has_classes and task.score_name == "accuracy"),
             f"task = {task.name}",
             "of held-out rows only the count of those classified right gets noise",
             "use update-privacy=local-dp",
@@ -130,7 +131,7 @@ def _refused(settings: "Training") -> list[tuple[str, str, str]]:
             left_out,
         ),
         (
-            bool(settings.more_metrics) and settings.metrics != "auto",
+            bool(settings.more_metrics),
             f"metrics = {settings.metrics}",
             "only the count of rows classified right gets noise",
             left_out,

@@ -47,6 +47,11 @@ class ProbeSettings(PieceSettings):
             raise ValueError("cka-probe = public: name the file of rows with probe-file")
         if self.probe_file and self.cka_probe in ("noise", "client-rows"):
             raise ValueError(f"probe-file and cka-probe = {self.cka_probe}: leave one of them out")
+        if self.cka_probe == "client-rows" and settings.update_privacy == "record-dp":
+            raise ValueError(
+                "cka-probe = client-rows and update-privacy = record-dp: rows of every site would "
+                "leave as they are; use cka-probe=noise, or public rows with probe-file"
+            )
 
     def discloses(self, settings: Settings) -> frozenset[str]:
         """Return rows of the sites where the probe is made of them."""

@@ -17,10 +17,11 @@ from client_app.site_state import ContextKeeper
 from common import messages
 from common import models as networks
 from common.errors import BudgetError, ConfigError, MessageError, RoundError
-from common.messages import EvaluateReport, Order, ReleaseNote, TrainReport
+from common.messages import EvaluateReport, Order, ProbeRequest, ReleaseNote, TrainReport
 from common.messages.briefs import Brief
 from common.privacy.accounting import SampledGaussian, epsilon
 from common.privacy.book import ADD_OR_REMOVE_PERSON, ADD_OR_REMOVE_ROW, HELD_OUT
+from common.two_party.messages import TWO_PARTY_KEYS, TWO_PARTY_SHARE, TwoPartyOrder
 from deploy.simulation.grid import simulate
 
 WORDS = ("update-privacy=record-dp", "strategy=fedavg", "num-server-rounds=2", "model=mlp")
@@ -107,6 +108,26 @@ def test_a_server_that_wants_exact_figures_beside_the_noise_gets_none(tmp_path):
         assert "record-dp hides each row of this site" in site.refused(kind), kind
     assert not site.refused(messages.TRAIN)
     assert not site.refused(messages.EVALUATE)
+
+
+def test_neither_rows_nor_products_of_them_leave_a_site_that_hides_each(tmp_path):
+    """Whatever its file releases in runs that hide none."""
+    released = ("probe-rows", "representation-products", "label-distances")
+    run = {"update-privacy": "record-dp"}
+    site = Asked(tmp_path / "rows", run, told=False, releases=",".join(released))
+    site.ask(messages.INTRODUCE, Brief("0" * 16, [], list(released[:2])))
+    assert "hides each row of this site" in site.refused(messages.PROBE_ROWS, ProbeRequest(100))
+    order = TwoPartyOrder("representation-products", 1, "products")
+    assert "hides each row of this site" in site.refused(TWO_PARTY_KEYS, order)
+
+
+def test_products_of_noisy_labels_are_answered_beside_hidden_rows(tmp_path):
+    run = {"update-privacy": "record-dp", "strategy": "similarity"}
+    run |= {"label-privacy": "two-party", "epsilon": 0.25}
+    site = Asked(tmp_path, run, releases="label-distances")
+    order = TwoPartyOrder("label-distances", 0, "products")
+    assert not site.refused(TWO_PARTY_KEYS, order)
+    assert "hides each row" not in site.refused(TWO_PARTY_SHARE, order)  # it is out of turn
 
 
 def test_no_exact_label_histogram_leaves_a_site(settings):

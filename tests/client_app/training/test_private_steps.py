@@ -111,6 +111,15 @@ def test_no_unit_moves_a_sum_further_than_the_clip(values, data):
     assert (everybody - without).norm() <= 0.5 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_a_person_whose_gradients_overflow_counts_as_a_long_one(rows):
+    held = TensorRows(torch.full((rows, 3), math.inf), torch.zeros(rows))
+    everybody, person = torch.arange(rows), torch.zeros(rows, dtype=torch.int64)
+    like = {"w": torch.zeros(3)}
+    found = summed_gradients(given_gradients, like, held, everybody, person, 0.5)
+    assert found.tolist() == pytest.approx([0.5 / math.sqrt(3)] * 3)
+
+
 def test_without_noise_and_clip_it_is_a_step_on_all_rows():
     plain = Settings.parse(
         {"strategy": "fedavg", "model": "mlp", "momentum": 0, "batch-size": 12}
@@ -154,6 +163,25 @@ def test_noise_and_samples_are_not_drawn_from_the_seed():
         for _ in range(2)
     ]
     assert np.array_equal(*again)
+
+
+def test_masks_of_dropout_are_not_drawn_from_the_seed(monkeypatch):
+    """Which row gets which depends on who else is in the samples."""
+    seeds, whole = [], engine.loop.repeatable
+
+    def noted(device, seed):
+        seeds.append(seed)
+        return whole(device, seed)
+
+    monkeypatch.setattr(engine.loop, "repeatable", noted)
+    fitted()
+    fitted()
+    for _ in range(2):
+        fitted(RowNoise(1.0, 1.0, 0.5, entropy=repeatable(3)))
+    one, other, *alike = seeds
+    assert one != other
+    assert lesson().dropout_seed not in seeds
+    assert len(set(alike)) == 1
 
 
 def test_what_stands_still_keeps_its_bits_and_takes_none_of_the_clip():

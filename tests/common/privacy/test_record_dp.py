@@ -15,6 +15,7 @@ from common.privacy import accounting
 from common.privacy.accounting import ContinuousGaussian, SampledGaussian, epsilon
 from common.privacy.book import ADD_OR_REMOVE_ROW, REPLACE_ROW, Budget, Entry, PrivacyBook
 from common.privacy.record_dp import RowPlan, noise_for
+from common.tasks.classification import Classification
 from server_app.methods import build
 
 
@@ -102,6 +103,8 @@ def test_a_plan_is_of_the_rows_that_a_site_has():
         ({"task": "survival"}, "use update-privacy=local-dp"),
         ({"class-weights": "site"}, "how many rows of each class"),
         ({"metrics": "auroc"}, "only the count of rows"),
+        ({"strategy": "fedsccs", "cka-probe": "client-rows"}, "leave as they are"),
+        ({"record-clip": math.inf}, "record-clip"),
         ({"patience": 3}, "stays at the sites"),
         ({"bootstrap-resamples": 10}, "has no noise"),
         ({"record-noise": 1.0, "record-epsilon": 2.0}, "leave one of them out"),
@@ -116,6 +119,13 @@ def test_a_plan_is_of_the_rows_that_a_site_has():
 def test_what_would_tell_of_rows_beside_the_noise_is_refused(words, why):
     with pytest.raises(ConfigError, match=why):
         build(Settings.parse({"update-privacy": "record-dp", "strategy": "fedavg"} | words))
+
+
+def test_metrics_that_a_task_tells_unasked_are_refused_too(monkeypatch):
+    """A task from elsewhere can have classes, and more to tell of them."""
+    monkeypatch.setattr(Classification, "usual_metrics", ("auroc",))
+    with pytest.raises(ConfigError, match="only the count of rows"):
+        Settings.parse({"update-privacy": "record-dp"})
 
 
 @pytest.mark.parametrize(
