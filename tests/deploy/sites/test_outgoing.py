@@ -380,6 +380,20 @@ def test_a_bundle_that_was_refused_is_answered_with_the_gatekeepers_words(tmp_pa
     assert "is neither" in sent.error.reason
 
 
+def test_no_app_answers_in_the_place_of_a_run_that_was_refused(node, app):
+    """It is told of that run's message before, by a server that means ill as it does."""
+    mine = asked(node, app)
+    refused = LyingServer(Fab("0" * 64, b"a program", {}), RecordDict(), "train")
+    refused.message.metadata.__dict__["_run_id"] = 6
+    forged = Message(Error(2, NAME), reply_to=mine.message)
+    forged.metadata.__dict__["_reply_to_message_id"] = refused.message.metadata.message_id
+    node.take(forged)
+    node.ask(refused)
+    assert node.push().error.code == ErrorCode.INVALID_FAB
+    assert len(node.sent) == 1
+    assert NAME.encode() not in node.wire
+
+
 def test_a_file_whose_policy_is_none_any_more_refuses_the_run(node, app):
     node.file.write_text(node.file.read_text().replace("most-bytes = 1000", "most-bites = 1000"))
     asked(node, app)
