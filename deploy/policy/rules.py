@@ -69,7 +69,7 @@ class Value:
     least: float = 0.0
     most: float = 0.0
     digits: int = 4
-    """Of a number that is not whole, significant ones."""
+    """Significant ones, where more than whole numbers may leave."""
     whole: bool = False
     count: bool = False
     """Whether it counts rows, so that the site's ``smallest-count`` holds for it."""
@@ -98,11 +98,14 @@ class Value:
             return value
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise MessageError(f"{type(value).__name__}: no finite number")
-        number = value if isinstance(value, int) else self._rounded(value)
+        number = self._of_digits(value) if isinstance(value, int) else self._rounded(value)
         self._check(number)
         if self.count and number < smallest_count:
             raise MessageError(f"counts {number}, below smallest-count = {smallest_count}")
         return number
+
+    def _of_digits(self, value: int) -> int:
+        return value if self.whole else round(value, min(0, self.digits - len(str(abs(value)))))
 
     def _rounded(self, value: float) -> int | float:
         if not self.whole:

@@ -314,6 +314,17 @@ def test_a_number_in_few_digits_is_near_it_and_stays_what_it_is(value, digits):
     assert math.copysign(1, once) == 1 or once < 0
 
 
+def test_a_whole_number_has_no_more_digits_than_another_but_where_all_are_whole():
+    rule = Value(-1e6, 1e6, digits=3)
+    assert [rule.kept(value, 1) for value in (123_456, -98_765, 999, 0)] == [
+        123_000,
+        -98_800,
+        999,
+        0,
+    ]
+    assert Value(0, 1e6, digits=3, whole=True).kept(123_456, 1) == 123_456
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

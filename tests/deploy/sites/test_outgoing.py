@@ -286,6 +286,23 @@ def test_no_more_messages_leave_in_an_hour_also_after_a_restart(node, app, tmp_p
     assert "messages-per-hour = 3" in answered(again).error.reason
 
 
+def test_what_was_withheld_pushes_no_reply_out_of_the_hours_count(node, app, tmp_path):
+    """Names of kinds are the server's, and the list is read from its end."""
+    for _ in range(3):
+        server = asked(node, app)
+        node.take(Message(RecordDict({"metrics": numbers()}), reply_to=server.message))
+        assert node.push().has_content()
+    server = asked(node, app, kind="query." + "x" * 2_000_000)
+    node.take(Message(RecordDict({"metrics": numbers()}), reply_to=server.message))
+    assert node.push().has_error()
+    assert (tmp_path / "state" / FILE).stat().st_size < 10_000
+    again = GuardedNode(tmp_path, POLICY)
+    again.approve(app.digest)
+    server = asked(again, app)
+    again.take(Message(RecordDict({"metrics": numbers()}), reply_to=server.message))
+    assert "messages-per-hour = 3" in again.push().error.reason
+
+
 def test_where_noise_is_asked_the_raw_update_does_not_leave_and_the_book_counts(tmp_path, app):
     noisy = POLICY.replace("clip = 1.0", "clip = 1.0\nnoise = 2.0")
     node = GuardedNode(tmp_path, noisy)
