@@ -118,7 +118,7 @@ def test_who_shows_a_site_anothers_keys_of_a_sum_before_gets_no_mask_with_them(s
     assert_refused(server, "altered, cut short")
 
 
-@pytest.mark.parametrize("lie", ["a model", "a scale", "a total"])
+@pytest.mark.parametrize("lie", ["a model", "a scale", "a total", "a setting"])
 def test_who_tells_a_site_something_else_than_the_others_gets_none_of_its_vectors(server, lie):
     """Else it has all others add nothing: by a model that overflows, or steps that are large."""
     circle = server.circle()
@@ -129,6 +129,9 @@ def test_who_tells_a_site_something_else_than_the_others_gets_none_of_its_vector
             for name, value in messages.decode_arrays(server.arrays).items()
         }
     )
+    if lie == "a setting":
+        for context in server.contexts[:4]:
+            context.run_config = {**context.run_config, "local-epochs": 2}
     dealt = {}
     for place, name in enumerate(server.names):
         order, arrays = server.order(place, circle), server.arrays

@@ -289,7 +289,7 @@ def dealt(
     """Return the answer of a site that has its vector: shares for its neighbours, and next keys.
 
     The vector is kept until it is masked. Shares are sealed for who was told the same: a server
-    that had all others add nothing, by another model or scale, would read the last one's vector.
+    that had all others add nothing, by another model, scale or setting, would read the last one's.
 
     Args:
         message: that asked.
@@ -303,7 +303,7 @@ def dealt(
         step: what was sent, where ``received`` is not all of that.
     """
     model = digest_of(received)
-    told = _told(begun.order, model if step is None else digest_of(step))
+    told = _told(begun.order, model if step is None else digest_of(step), context)
     own, sealed = replace(begun.member, circle=replace(begun.member.circle, told=told)).deal()
     replace(
         begun.secrets,
@@ -473,11 +473,15 @@ def _member(order: SecaggCircle, known: _Secrets, site: Participant, context: Co
     return Member(private, known.seed, circle)
 
 
-def _told(order: SecaggOrder, model: str) -> bytes:
-    """Return a digest of an order and what came with it, but for what is of one site alone."""
+def _told(order: SecaggOrder, model: str, context: Context) -> bytes:
+    """Return a digest of a run's settings, an order and its model, but for what is of one site."""
     own = {each.name for each in fields(SecaggCircle)} | {"weight"}
-    alike = [f"{name} = {value!r}" for name, value in vars(order).items() if name not in own]
-    return hashlib.sha256(packed(model, *sorted(alike))).digest()
+    alike = {name: value for name, value in vars(order).items() if name not in own}
+    said = [
+        packed(*(f"{name} = {value!r}" for name, value in sorted(each.items())))
+        for each in (alike, context.run_config)
+    ]
+    return hashlib.sha256(packed(model, *said)).digest()
 
 
 def _check_keys(member: Member, context: Context) -> None:
