@@ -17,6 +17,7 @@ from common.secagg import protocol, shamir
 from common.secagg.messages import (
     SECAGG_AGREE,
     SECAGG_MASK,
+    SECAGG_TRAIN,
     SECAGG_UNMASK,
     SecaggDealt,
     SecaggDisclosure,
@@ -115,6 +116,33 @@ def test_who_shows_a_site_anothers_keys_of_a_sum_before_gets_no_mask_with_them(s
     }
     server.ask(SECAGG_MASK, 0, server.delivery(dealt, 0, attempt=2))
     assert_refused(server, "altered, cut short")
+
+
+@pytest.mark.parametrize("lie", ["a model", "a scale", "a total", "a setting"])
+def test_who_tells_a_site_something_else_than_the_others_gets_none_of_its_vectors(server, lie):
+    """Else it has all others add nothing: by a model that overflows, or steps that are large."""
+    circle = server.circle()
+    changes = {"a scale": {"fraction_bits": 0}, "a total": {"total_weight": 2**60}}.get(lie, {})
+    others = messages.encode_arrays(
+        {
+            name: value * 0.5 if lie == "a model" else value
+            for name, value in messages.decode_arrays(server.arrays).items()
+        }
+    )
+    if lie == "a setting":
+        for context in server.contexts[:4]:
+            context.run_config = {**context.run_config, "local-epochs": 2}
+    dealt = {}
+    for place, name in enumerate(server.names):
+        order, arrays = server.order(place, circle), server.arrays
+        if place < 4:
+            order, arrays = replace(order, **changes), others
+        reply = server.ask(SECAGG_TRAIN, place, order, arrays)
+        dealt[name] = SecaggDealt.decode(reply.content)
+    for site in range(5):
+        server.ask(SECAGG_MASK, site, server.delivery(dealt, site))
+    assert_refused(server, *["altered, cut short"] * 5)
+    assert server.masked_vectors == 0
 
 
 def test_who_has_everything_opened_in_one_sum_expands_no_mask_of_the_next(server, monkeypatch):

@@ -72,7 +72,8 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
     vector = secagg.summand(begun.scale, sent, numbers, site.name, worked_out)
     # A step sums something else of the models, with weights of its own: it has its own cohort.
     known = {**messages.together(received), f"step {order.step}": np.empty(0)}
-    return secagg.dealt(message, begun, site, context, known, vector, weight, watch.seconds)
+    step = messages.decode_arrays(messages.arrays_of(message.content))
+    return secagg.dealt(message, begun, site, context, known, vector, weight, watch.seconds, step)
 
 
 @answers(PILOT_TELL)

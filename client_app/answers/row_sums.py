@@ -80,7 +80,7 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     vector = secagg.Packed(layout, layout.packed(Vector.of(whole[:0], whole)).tobytes())
     asked = fitted.question(step)
     weight = order.weight
-    return secagg.dealt(message, begun, site, context, asked, vector, weight, watch.seconds)
+    return secagg.dealt(message, begun, site, context, asked, vector, weight, watch.seconds, step)
 
 
 def fewest(fitted: SummedModel, site: Site, context: Context) -> int:

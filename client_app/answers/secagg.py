@@ -11,12 +11,13 @@ things (a file, if it has a ``state-dir``) before the step is answered: of two p
 handed the same message, or messages that contradict each other, only one answers.
 """
 
+import hashlib
 import json
 import logging
 import os
 import secrets as system_secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -30,7 +31,7 @@ from client_app.site import Participant, Site
 from common import messages
 from common.config import Training
 from common.errors import CoterieError, SecaggError, TrustError
-from common.identity import EphemeralKey, Occasion, SignedKeys
+from common.identity import EphemeralKey, Occasion, SignedKeys, packed
 from common.messages import Order, Parameters, ReleaseNote
 from common.privacy.updates import tells_loss
 from common.secagg.agreement import Survivors
@@ -98,6 +99,8 @@ class _Secrets:
     dealers: list[str] = field(default_factory=list)
     """Whose shares this site holds: at first its own."""
     shares: list[bytes] = field(default_factory=list, repr=False)
+    told: bytes = b""
+    """Digest of what all members must have been told alike."""
     survivors: list[str] = field(default_factory=list)
     """Whom this site agreed on."""
     weights: list[int] = field(default_factory=list)
@@ -281,10 +284,12 @@ def dealt(
     vector: Packed,
     weight: int,
     seconds: float,
+    step: Parameters | None = None,
 ) -> Message:
     """Return the answer of a site that has its vector: shares for its neighbours, and next keys.
 
-    The vector is kept until it is masked.
+    The vector is kept until it is masked. Shares are sealed for who was told the same: a server
+    that had all others add nothing, by another model, scale or setting, would read the last one's.
 
     Args:
         message: that asked.
@@ -295,11 +300,15 @@ def dealt(
         vector: the site's.
         weight: what others may know of the site's; 0: it is hidden in the sum.
         seconds: wall time of the training.
+        step: what was sent, where ``received`` is not all of that.
     """
-    own, sealed = begun.member.deal()
+    model = digest_of(received)
+    told = _told(begun.order, model if step is None else digest_of(step), context)
+    own, sealed = replace(begun.member, circle=replace(begun.member.circle, told=told)).deal()
     replace(
         begun.secrets,
-        model=digest_of(received),
+        model=model,
+        told=told,
         weight=weight,
         vector=vector.data,
         layout=list(astuple(vector.layout)),
@@ -460,7 +469,19 @@ def _member(order: SecaggCircle, known: _Secrets, site: Participant, context: Co
     positions = dict(zip(order.sites, order.positions, strict=True))
     threshold = wiring(known.members).threshold
     occasion = _occasion(context, order)
-    return Member(private, known.seed, Circle(occasion, mine, told, positions, threshold))
+    circle = Circle(occasion, mine, told, positions, threshold, known.told)
+    return Member(private, known.seed, circle)
+
+
+def _told(order: SecaggOrder, model: str, context: Context) -> bytes:
+    """Return a digest of a run's settings, an order and its model, but for what is of one site."""
+    own = {each.name for each in fields(SecaggCircle)} | {"weight"}
+    alike = {name: value for name, value in vars(order).items() if name not in own}
+    said = [
+        packed(*(f"{name} = {value!r}" for name, value in sorted(each.items())))
+        for each in (alike, context.run_config)
+    ]
+    return hashlib.sha256(packed(model, *said)).digest()
 
 
 def _check_keys(member: Member, context: Context) -> None:

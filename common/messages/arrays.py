@@ -73,6 +73,7 @@ _NPY_PREFIX = 10  # magic, version and header length of format 1.0
 
 _MOST_HEADER = 1024  # bytes; one with 32 dimensions takes fewer
 _KINDS = "biuf"  # truth values, whole and real numbers
+_WIDEST = 8  # bytes; wider ones have some that are no part of a number
 
 
 def _decode_array(name: str, array: Array) -> np.ndarray:
@@ -119,6 +120,15 @@ def check_array(name: str, array: Array) -> _Header:
     return header
 
 
+def is_of_numbers(dtype: np.dtype[Any]) -> bool:
+    """Return whether every byte of a type's entries is part of a number.
+
+    >>> is_of_numbers(np.dtype("float32")), is_of_numbers(np.dtype("longdouble"))
+    (True, False)
+    """
+    return dtype.kind in _KINDS and dtype.itemsize <= _WIDEST
+
+
 @functools.lru_cache(maxsize=4096)
 def _parse_npy_header(header: bytes) -> _Header:
     """Return what a header says; ``ValueError`` if it is not the usual one for that."""
@@ -128,7 +138,7 @@ def _parse_npy_header(header: bytes) -> _Header:
         )
     except Exception as error:  # it is read as Python's own literals: anything can be wrong
         raise ValueError(f"its header is none: {error}") from None
-    if fortran_order or dtype.kind not in _KINDS or not dtype.isnative:
+    if fortran_order or not is_of_numbers(dtype) or not dtype.isnative:
         raise ValueError(f"layout {dtype} (fortran_order={fortran_order}) is not accepted")
     name, usual = _npy_header(dtype, shape)
     if any(length < 0 for length in shape) or header != usual:

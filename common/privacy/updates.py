@@ -115,22 +115,23 @@ def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[s
     what is added to them to more than ``norm``.
 
     Raises:
-        DataError: NaN or an infinite value, whose length nothing bounds.
+        DataError: NaN or an infinite value, or a change that is one: nothing bounds its length.
     """
     from common.flower_private import compute_clip_model_update  # takes a second
 
     update = {}
     for name, value in sent.items():
         if np.issubdtype(value.dtype, np.floating):
-            after = trained[name].astype(np.float64)
-            if not np.isfinite(after).all():
+            with np.errstate(over="ignore", invalid="ignore"):  # said by name below
+                change = trained[name].astype(np.float64) - value.astype(np.float64)
+            if not np.isfinite(change).all():  # finite numbers can be further apart than any is
                 raise DataError(
                     f"array {name!r} of the trained model holds NaN or an infinite value, which no "
                     "clipping bounds: nothing of it leaves; train with less noise (a larger "
                     "update-epsilon, more sites, a model of fewer numbers), or with a smaller "
                     "learning-rate"
                 )
-            update[name] = after - value.astype(np.float64)
+            update[name] = change
     added, nothing = list(update.values()), [np.zeros_like(each) for each in update.values()]
     if any(each.any() for each in added):
         compute_clip_model_update(added, nothing, norm)  # divides by the length of the update

@@ -43,7 +43,7 @@ __all__ = [
 SEED_BYTES = 32
 """Of a mask's seed: the whole of it is the stream cipher's key."""
 
-_PROTOCOL = "secure-sum 3"  # another number: another way to mask, which no other understands
+_PROTOCOL = "secure-sum 4"  # another number: another way to mask, which no other understands
 _SEALING, _MASKING = 0, 1  # which of a member's two keys
 
 
@@ -87,6 +87,8 @@ class Circle:
         peers: those of its neighbours, whose signatures and fingerprints were checked.
         positions: of the member and of each neighbour, from 1.
         threshold: how many shares give a secret back.
+        told: a digest of what all members are told alike; shares of who was told something else
+            cannot be opened.
 
     Raises:
         SecaggError: positions that are not those of these members, or too few members.
@@ -98,6 +100,7 @@ class Circle:
     peers: Mapping[str, SignedKeys]
     positions: Mapping[str, int]
     threshold: int
+    told: bytes = b""
 
     def __post_init__(self) -> None:
         members = {self.mine.site, *self.peers}
@@ -198,7 +201,7 @@ class Member:
 
     def _header(self, sender: str, receiver: str) -> bytes:
         places = self.circle.positions
-        return packed(self.circle.threshold, places[sender], places[receiver])
+        return packed(self.circle.threshold, places[sender], places[receiver], self.circle.told)
 
     def _channel(self, site: str, index: int) -> Channel:
         circle = self.circle

@@ -21,7 +21,8 @@ __all__ = ["FILE", "Journal"]
 
 FILE = "let-out.jsonl"
 _HOUR = timedelta(hours=1)
-_END = 1 << 20  # bytes in which an hour's lines stand
+_END = 1 << 24  # bytes in which an hour's lines stand, of replies that were withheld, too
+_MOST_KIND = 100  # characters, of a name that the server makes up
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Journal:
 
     def _write(self, entry: Mapping[str, Any]) -> datetime:
         now = datetime.now(UTC)
+        entry = {**entry, "kind": str(entry.get("kind", ""))[:_MOST_KIND]}
         line = json.dumps({"time": now.isoformat(timespec="milliseconds"), **entry}) + "\n"
         descriptor = os.open(self.folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "ab") as file:

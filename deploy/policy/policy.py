@@ -14,6 +14,7 @@ from flwr.app import MessageType, RecordDict
 from pydantic import Field, model_validator
 
 from common.errors import ConfigError, WithheldError
+from common.messages.arrays import is_of_numbers
 from common.schema import Schema
 from deploy.policy.released import Masked
 from deploy.policy.rules import (
@@ -138,7 +139,7 @@ class _Array(_Table):
             kind = np.dtype(self.type)
         except TypeError:
             raise ValueError(f"type = {self.type!r}: none that NumPy has") from None
-        if kind.kind not in "biuf" or str(kind) != self.type:
+        if not is_of_numbers(kind) or str(kind) != self.type:
             raise ValueError(f"type = {self.type!r}: name a type of numbers, as float32")
         return self
 

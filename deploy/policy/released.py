@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from flwr.app import RecordDict
 
 from common.errors import MessageError, WithheldError
-from common.messages import INTRODUCE, MARK, Opened, check_form, marked
-from common.messages.keys import ARRAYS
+from common.messages import INTRODUCE, Opened, ReleaseNote, check_form, marked
+from common.messages.keys import ARRAYS, NOTE, RECORD
 from common.messages.kind import Kind
 from common.messages.kinds import KINDS
 from common.secagg import messages as secagg
@@ -86,10 +86,21 @@ class Masked:
                 reason = "the app refused; this site's log says more"
                 return marked(RecordDict(), replace(mark, refused=reason))
             check_form(opened.ours)
-            _SUMMED[mark.kind].read(opened.ours)
+            return marked(_of_a_sum(opened.ours, _SUMMED[mark.kind]), mark)
         except MessageError as error:
             raise WithheldError(f"{self.words}: only = 'masked'", str(error)) from None
-        return RecordDict({key: content[key] for key in (MARK, *sorted(content.keys() - {MARK}))})
+
+
+def _of_a_sum(ours: RecordDict, kind: Kind) -> RecordDict:
+    """Return what a message of a secure sum holds, and no field or record beside that."""
+    left = RecordDict({RECORD: kind.read(ours).report.encode()})
+    if ARRAYS in ours:
+        left[ARRAYS] = ours[ARRAYS]
+    if note := ReleaseNote.beside(ours):
+        left[NOTE] = note.encode()
+    if more := ours.keys() - left.keys():
+        raise MessageError(f"holds {min(more)!r} beside what a secure sum needs")
+    return left
 
 
 def rules_of(released: Collection[str]) -> Mapping[str, ReplyRule]:

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from common.errors import DataError, MessageError, WithheldError
 from common.messages import Parameters, encode_arrays
-from common.messages.arrays import check_array
+from common.messages.arrays import check_array, is_of_numbers
 from common.privacy.updates import clipped_update, no_update, noisy_model
 
 __all__ = [
@@ -41,7 +41,6 @@ Asked = Callable[[], RecordDict]
 Charge = Callable[[float], None]
 """Counts noise in the site's book before it leaves, by its standard deviation over the clip."""
 
-_KINDS = "biuf"  # truth values, whole and real numbers
 _MOST_HEADER = 1024
 _SCALAR_BYTES = 10
 
@@ -70,7 +69,7 @@ class Value:
     least: float = 0.0
     most: float = 0.0
     digits: int = 4
-    """Of a number that is not whole, significant ones."""
+    """Significant ones, where more than whole numbers may leave."""
     whole: bool = False
     count: bool = False
     """Whether it counts rows, so that the site's ``smallest-count`` holds for it."""
@@ -94,14 +93,19 @@ class Value:
             return value
         if isinstance(value, bool):  # a whole number to Python
             self._check(value)
+            if self.count:
+                raise MessageError(f"{value}: counts nothing")
             return value
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise MessageError(f"{type(value).__name__}: no finite number")
-        number = value if isinstance(value, int) else self._rounded(value)
+        number = self._of_digits(value) if isinstance(value, int) else self._rounded(value)
         self._check(number)
         if self.count and number < smallest_count:
             raise MessageError(f"counts {number}, below smallest-count = {smallest_count}")
         return number
+
+    def _of_digits(self, value: int) -> int:
+        return value if self.whole else round(value, min(0, self.digits - len(str(abs(value)))))
 
     def _rounded(self, value: float) -> int | float:
         if not self.whole:
@@ -278,7 +282,7 @@ def _of_another_order(name: str, array: Array) -> np.ndarray:
         )
     except Exception as error:  # the header is read as Python's own literals: anything can be wrong
         raise MessageError(f"array {name!r} cannot be read: {error}") from None
-    if file.tell() != len(array.data) or value.dtype.kind not in _KINDS:
+    if file.tell() != len(array.data) or not is_of_numbers(value.dtype):
         raise MessageError(f"array {name!r} holds something else than numbers")
     if (str(value.dtype), value.shape) != (array.dtype, array.shape):
         raise MessageError(f"array {name!r} is said to be another than it is")
@@ -318,10 +322,11 @@ def _alike(record: ArrayRecord, received: Parameters) -> dict[str, np.ndarray]:
 
 
 def _fits(value: np.ndarray, spec: ArraySpec) -> np.ndarray:
-    if str(value.dtype) != spec.type or value.size > spec.most_entries:
+    # Of an array without numbers a side could be any number.
+    if str(value.dtype) != spec.type or max((value.size, *value.shape)) > spec.most_entries:
         raise MessageError(
-            f"{value.size} numbers of type {value.dtype}, at most {spec.most_entries} of "
-            f"{spec.type} may leave"
+            f"{value.size} numbers of type {value.dtype} and shape {value.shape}, at most "
+            f"{spec.most_entries} of {spec.type} may leave"
         )
     _check_finite({"": value})
     return value
@@ -331,11 +336,15 @@ def _check_finite(arrays: Parameters) -> None:
     for name, value in arrays.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise MessageError(f"array {name!r} holds NaN or an infinite value")
+        if value.dtype.kind == "b" and value.view(np.uint8).max(initial=0) > 1:
+            raise MessageError(f"array {name!r} holds truth values that are neither")
 
 
 def _clipped(arrays: Parameters, received: Parameters, clip: float) -> dict[str, np.ndarray]:
     """Return arrays that are no further than ``clip`` from those that came in, integers those."""
     norm = _norm(arrays, received)
+    if not math.isfinite(norm):  # what is as long as that, no factor makes short
+        raise MessageError("the update is longer than any number")
     clipped = {}
     for name, value in arrays.items():
         before = received[name]
@@ -354,8 +363,9 @@ def _norm(arrays: Parameters, received: Parameters) -> float:
     total = 0.0
     for name, value in arrays.items():
         if value.dtype.kind == "f":
-            added = np.subtract(value, received[name], dtype=np.float64).ravel()
-            total += float(added @ added)
+            with np.errstate(over="ignore", invalid="ignore"):  # refused where it is clipped
+                added = np.subtract(value, received[name], dtype=np.float64).ravel()
+                total += float(added @ added)
     return math.sqrt(total)
 
 

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from glob import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -197,7 +198,7 @@ def made_policy(found: PlayedApp) -> dict[str, Any]:
     """Return the table of a policy under which an app would have sent what it did.
 
     Arrays that are like what came in must be so; of numbers under a key, and of arrays that are
-    not, twice what was seen may leave.
+    not, twice what was seen may leave. A name that looks like a pattern stands for itself alone.
     """
     most = max((len(sent.contents) for sent in found.sent.values()), default=0)
     table: dict[str, Any] = {"messages-per-hour": max(60, _ROUND_UP * most)}
@@ -213,9 +214,12 @@ def made_policy(found: PlayedApp) -> dict[str, Any]:
             rule = (
                 _array_rule(name, records, sent)
                 if of == "arrays"
-                else {key: _value_rule(key, values) for key, values in _by_key(records).items()}
+                else {
+                    escape(key): _value_rule(key, values)
+                    for key, values in _by_key(records).items()
+                }
             )
-            own.setdefault(of, {})[name] = rule
+            own.setdefault(of, {})[escape(name)] = rule
         table[kind] = own
     return table
 
@@ -242,10 +246,10 @@ def _array_rule(name: str, records: Sequence[ArrayRecord], sent: SentReplies) ->
     names: dict[str, dict[str, Any]] = {}
     for record in records:
         for key, array in record.items():
-            size = max(1, _ROUND_UP * int(np.prod(array.shape)))
-            before = names.get(key, {"most-entries": 1})
+            size = max(1, _ROUND_UP * max((int(np.prod(array.shape)), *array.shape)))
+            before = names.get(escape(key), {"most-entries": 1})
             most = max(size, before["most-entries"])
-            names[key] = {"type": array.dtype, "most-entries": most}
+            names[escape(key)] = {"type": array.dtype, "most-entries": most}
     return {"names": names}
 
 

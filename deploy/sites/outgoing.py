@@ -47,6 +47,11 @@ class _Question:
     tree: Any
     pieces: dict[str, bytes]
 
+    @property
+    def number(self) -> tuple[int, str]:
+        """Its run and its id."""
+        return self.message.metadata.run_id, self.message.metadata.message_id
+
     def content(self) -> RecordDict:
         """Return what it asks."""
         found = private.inflate_object_from_contents(self.tree.object_id, dict(self.pieces))
@@ -165,11 +170,11 @@ class Outgoing:
     def _judged(self, message: Message, tree: Any, store: Any, state: Any) -> Message:
         """Return the reply that is sent in a reply's place."""
         question, self._question = self._question, None
-        replied_to = message.metadata.reply_to_message_id
-        if question is None or question.message.metadata.message_id != replied_to:
+        run_id = message.metadata.run_id
+        # Flower holds an app to its own run, and not to the message that it names.
+        if question is None or question.number != (run_id, message.metadata.reply_to_message_id):
             self._question = question
             raise TrustError("a reply to no question, or a second one: it is not sent")
-        run_id = question.message.metadata.run_id
         if state.get_run(run_id) is None:  # it was refused before any app saw it
             return Message(message.error, reply_to=question.message)
         guarded = self._runs[run_id]

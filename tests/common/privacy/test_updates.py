@@ -219,6 +219,8 @@ def test_what_clipping_cannot_bound_does_not_leave(value):
         clipped_update(model(np.array([1e6, 1e6, 1e6, value])), sent, 1.0)
     change = clipped_update(model(np.full(4, 1e6)), sent, 1.0)
     assert np.linalg.norm(change["w"]) == pytest.approx(1.0)
+    with pytest.raises(DataError, match="array 'w' of the trained model"):  # finite, both of them
+        clipped_update({"w": np.full(4, 1.7e308)}, {"w": np.full(4, -1.7e308)}, 1.0)
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])

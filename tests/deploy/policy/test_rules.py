@@ -16,11 +16,13 @@ from common.messages import (
     Introduction,
     MessageMark,
     Order,
+    ReleaseNote,
     content,
     decode_arrays,
     encode_arrays,
     marked,
 )
+from common.messages.keys import FIGURES, MARK, NOTE, OURS, USAGE
 from deploy.policy.policy import Policy
 from deploy.policy.rules import Value
 
@@ -70,6 +72,7 @@ def test_what_is_listed_leaves_as_it_is_and_numbers_in_their_digits():
         ({"loss": float("nan")}, "lets-out.train.values.metrics"),
         ({"loss": [1.0, 2.0]}, "lets-out.train.values.metrics"),
         ({"num-examples": 4}, "lets-out.train.values.metrics"),
+        ({"num-examples": True}, "lets-out.train.values.metrics"),
         ({"num-examples": 6.5}, "lets-out.train.values.metrics"),
         ({"row-17": 1.0}, "lets-out.train.values.metrics"),
         ({f"k{i}": 1.0 for i in range(20)}, "lets-out.train: most-entries"),
@@ -180,6 +183,39 @@ def test_a_server_that_sends_nan_gets_no_update_past_the_clip(noise):
     assert charged == []
 
 
+@pytest.mark.parametrize("noise", [{}, {"noise": 1.0}])
+def test_a_server_that_sends_the_largest_numbers_gets_no_update_past_the_clip(noise):
+    """What is further from them than any number is not made NaN, which would show where it is."""
+    sent = {"w": np.full(4, -1.7e308)}
+    trained = {"w": np.array([1.7e308, -1.7e308, 1.7e308, -1.7e308])}
+    asked = RecordDict({"arrays": encode_arrays(sent)})
+    reply = RecordDict({"arrays": encode_arrays(trained)})
+    charged = []
+
+    def left():
+        rules = policy(clip=1.0, **noise)
+        return rules.kept("train", reply, lambda: asked, charged.append)["arrays"]
+
+    if noise:
+        assert np.isfinite(decode_arrays(left())["w"]).all()
+        assert charged == [1.0]
+    else:
+        with pytest.raises(WithheldError, match=r"^lets-out\.train\.arrays\.arrays$"):
+            left()
+
+
+def test_no_bytes_leave_between_numbers():
+    """Numbers of 80 bits take 16 bytes, and truth values one: the rest could hold anything."""
+    wide = {"w": np.zeros(4, np.longdouble)}
+    truth = np.frombuffer(bytes([0, 1, 7, 255]), np.bool_)
+    for arrays in (wide, {"w": truth}):
+        asked = RecordDict({"arrays": encode_arrays(arrays)})
+        with pytest.raises(WithheldError, match=r"^lets-out\.train\.arrays\.arrays$"):
+            policy().kept("train", asked, lambda asked=asked: asked, lambda noise: None)
+    honest = RecordDict({"arrays": encode_arrays({"w": truth.astype(np.uint8) > 0})})
+    policy().kept("train", honest, lambda: honest, lambda noise: None)
+
+
 def test_nothing_leaves_of_a_kind_or_a_record_that_is_not_named():
     with pytest.raises(WithheldError, match="does not name this kind of message"):
         policy().kept("query", RecordDict(), lambda: ASKED, lambda noise: None)
@@ -216,7 +252,8 @@ def test_arrays_of_any_length_leave_up_to_their_most_entries():
     rules = Policy.parse(table)
     trees = {str(i): np.arange(4, dtype=np.uint8) for i in range(12)}
     assert list(kept(trees, rules=rules)["arrays"]) == list(trees)
-    for wrong in (np.zeros(5, np.uint8), np.zeros(4, np.int8)):
+    assert list(kept({"0": np.zeros((0, 4), np.uint8)}, rules=rules)["arrays"]) == ["0"]
+    for wrong in (np.zeros(5, np.uint8), np.zeros(4, np.int8), np.zeros((0, 4711), np.uint8)):
         with pytest.raises(WithheldError):
             kept({"0": wrong}, rules=rules)
 
@@ -242,6 +279,26 @@ def test_only_masked_lets_out_a_secure_sums_messages_and_nothing_beside_them():
             wrong()
 
 
+def test_a_secure_sums_message_carries_no_record_or_field_of_the_apps():
+    said = Introduction("north", 10, 0, 1, [1], ["masked-model"])
+    mark = MessageMark(INTRODUCE, "masked-model")
+    rules = Policy.parse({"train": {"only": "masked"}})
+
+    def left(change):
+        reply = marked(content(said), mark)
+        change(reply)
+        return rules.kept("train", reply, lambda: ASKED, lambda noise: None)
+
+    longer = ConfigRecord({**mark.encode(), "row": "patient 17"})
+    assert "patient 17" not in str(left(lambda reply: reply.update({MARK: longer})))
+    note = ConfigRecord({**ReleaseNote("masked").encode(), "row": "patient 17"})
+    assert "patient 17" not in str(left(lambda reply: reply.update({OURS + NOTE: note})))
+    for key in (FIGURES, USAGE):
+        own = ConfigRecord({"row": "patient 17"})
+        with pytest.raises(WithheldError, match=r"^lets-out\.train: only = 'masked'$"):
+            left(lambda reply, key=key, own=own: reply.update({OURS + key: own}))
+
+
 def test_why_a_mod_refused_stays_at_the_site():
     left = masked(MessageMark(INTRODUCE, "masked-model", "row 17: 0.25"))
     assert "row 17" not in str(left)
@@ -255,6 +312,17 @@ def test_a_number_in_few_digits_is_near_it_and_stays_what_it_is(value, digits):
     assert rule.kept(once, 1) == once
     assert once == pytest.approx(value, rel=10.0 ** (1 - digits))
     assert math.copysign(1, once) == 1 or once < 0
+
+
+def test_a_whole_number_has_no_more_digits_than_another_but_where_all_are_whole():
+    rule = Value(-1e6, 1e6, digits=3)
+    assert [rule.kept(value, 1) for value in (123_456, -98_765, 999, 0)] == [
+        123_000,
+        -98_800,
+        999,
+        0,
+    ]
+    assert Value(0, 1e6, digits=3, whole=True).kept(123_456, 1) == 123_456
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from commands import coterie
+from flwr.app import MetricRecord, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from supernodes import SITE
 
-from common.errors import ConfigError
+from common.errors import ConfigError, WithheldError
+from common.messages import encode_arrays
 from deploy.policy.policy import Policy
 from deploy.sites import app_check
 from deploy.sites.bundles import Bundle
@@ -91,6 +93,26 @@ def test_what_is_made_of_an_app_is_as_it_was_seen(site):
         "count": True,
     }
     assert set(table["evaluate"]["values"]["metrics"]) == {"eval_loss", "eval_acc", "num-examples"}
+
+
+def test_a_name_like_a_pattern_stands_for_itself_in_a_made_policy():
+    """Else an app would choose, by the names that it sends when it is played, what leaves later."""
+
+    def reply(key):
+        arrays = encode_arrays({key: np.zeros(1, np.float32)})
+        return RecordDict({key: MetricRecord({key: 0.5}), f"arrays {key}": arrays})
+
+    name = "loss_[a-z]?*"
+    sent = app_check.SentReplies("train", [reply(name)], [RecordDict()])
+    found = app_check.PlayedApp({"train": sent}, sites=1)
+    rules = Policy.parse(app_check.made_policy(found))
+    left = rules.kept("train", reply(name), RecordDict, lambda noise: None)
+    assert {key: list(record) for key, record in left.items()} == {
+        name: [name],
+        f"arrays {name}": [name],
+    }
+    with pytest.raises(WithheldError):
+        rules.kept("train", reply("loss_patient"), RecordDict, lambda noise: None)
 
 
 def test_an_app_that_sends_bytes_gets_no_policy():

@@ -286,6 +286,23 @@ def test_no_more_messages_leave_in_an_hour_also_after_a_restart(node, app, tmp_p
     assert "messages-per-hour = 3" in answered(again).error.reason
 
 
+def test_what_was_withheld_pushes_no_reply_out_of_the_hours_count(node, app, tmp_path):
+    """Names of kinds are the server's, and the list is read from its end."""
+    for _ in range(3):
+        server = asked(node, app)
+        node.take(Message(RecordDict({"metrics": numbers()}), reply_to=server.message))
+        assert node.push().has_content()
+    server = asked(node, app, kind="query." + "x" * 2_000_000)
+    node.take(Message(RecordDict({"metrics": numbers()}), reply_to=server.message))
+    assert node.push().has_error()
+    assert (tmp_path / "state" / FILE).stat().st_size < 10_000
+    again = GuardedNode(tmp_path, POLICY)
+    again.approve(app.digest)
+    server = asked(again, app)
+    again.take(Message(RecordDict({"metrics": numbers()}), reply_to=server.message))
+    assert "messages-per-hour = 3" in again.push().error.reason
+
+
 def test_where_noise_is_asked_the_raw_update_does_not_leave_and_the_book_counts(tmp_path, app):
     noisy = POLICY.replace("clip = 1.0", "clip = 1.0\nnoise = 2.0")
     node = GuardedNode(tmp_path, noisy)
@@ -378,6 +395,20 @@ def test_a_bundle_that_was_refused_is_answered_with_the_gatekeepers_words(tmp_pa
     sent = node.push()
     assert sent.error.code == ErrorCode.INVALID_FAB
     assert "is neither" in sent.error.reason
+
+
+def test_no_app_answers_in_the_place_of_a_run_that_was_refused(node, app):
+    """It is told of that run's message before, by a server that means ill as it does."""
+    mine = asked(node, app)
+    refused = LyingServer(Fab("0" * 64, b"a program", {}), RecordDict(), "train")
+    refused.message.metadata.__dict__["_run_id"] = 6
+    forged = Message(Error(2, NAME), reply_to=mine.message)
+    forged.metadata.__dict__["_reply_to_message_id"] = refused.message.metadata.message_id
+    node.take(forged)
+    node.ask(refused)
+    assert node.push().error.code == ErrorCode.INVALID_FAB
+    assert len(node.sent) == 1
+    assert NAME.encode() not in node.wire
 
 
 def test_a_file_whose_policy_is_none_any_more_refuses_the_run(node, app):
