@@ -87,7 +87,7 @@ def _were_dealt(run: RecordedRun) -> bool:
     The plan knows it. Under Flower's own simulation it does not: there all go by a split's names.
     """
     names = sorted(run.ordered_sites.names)
-    expected = run.settings.get("num-clients") == len(names)
+    expected = len(names) == run.settings.get("num-clients")
     return run.plan.rows is not None or (expected and names == [*site_names(len(names))])
 
 
