@@ -27,6 +27,7 @@ __all__ = [
     "STOPS",
     "cores",
     "end_with_parent",
+    "is_importing_its_script",
     "lives",
     "locked",
     "new_processes",
@@ -35,6 +36,7 @@ __all__ = [
     "sharing_processes",
     "stop",
     "sync_folder",
+    "without_a_lost_script",
 ]
 
 FORKS = sys.platform.startswith("linux") and hasattr(os, "fork")
@@ -82,6 +84,29 @@ def new_processes(preloaded: str) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preloaded])
     return context
+
+
+@contextlib.contextmanager
+def without_a_lost_script() -> Iterator[None]:
+    """Let processes start that would look for this one's script where it is no file.
+
+    One that came by standard input is called ``<stdin>``; a process that imports it dies of that.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or os.path.exists(file):
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = file
+
+
+def is_importing_its_script() -> bool:
+    """Return whether this process was started by another one, whose script it is importing."""
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def sharing_processes() -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import config, logs, plugins
+from common import config, logs, machine, plugins
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError, FlowerError
 from common.foreign.code import is_given, only_code_of
@@ -149,7 +149,16 @@ def compare(
         reference: the row that the others are held against; else the first.
         jobs: runs at a time; 0: one per core.
         quiet: print nothing.
+
+    Raises:
+        ConfigError: before anything starts, also where a run's process imports the script again.
+        ComparisonError: a run failed.
     """
+    if machine.is_importing_its_script():
+        raise ConfigError(
+            "coterie.compare plays runs in processes that import the script which calls it; call "
+            'it under if __name__ == "__main__":'
+        )
     from deploy.compare.compare import compared
     from deploy.compare.grid import read_grid
 

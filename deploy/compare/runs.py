@@ -254,11 +254,16 @@ class _Crew:
     def _start(self, case: Case, claim: Claim) -> _Run:
         settings = self._settings(case)
         receiving, sending = self._context.Pipe(duplex=False)
-        log = self._runs / f"{case.digest}.log"
+        log = self._log(case)
+        log.unlink(missing_ok=True)  # once the run begins it is there
         process = self._context.Process(target=_run, args=(settings, log, sending))
-        process.start()
+        with machine.without_a_lost_script():
+            process.start()
         sending.close()
         return _Run(case, claim, process, receiving)
+
+    def _log(self, case: Case) -> Path:
+        return self._runs / f"{case.digest}.log"
 
     def _settings(self, case: Case) -> Settings:
         """Return a new run's settings, or those that go on with one that was interrupted."""
@@ -282,6 +287,11 @@ class _Crew:
             error = str(run.told.recv())
         except EOFError:
             error = f"its process ended with exit code {run.process.exitcode}"
+            if run.process.exitcode == 1 and not self._log(run.case).exists():
+                error += (
+                    " before the run began: what it imports raised, as it printed; a script calls "
+                    'coterie.compare under if __name__ == "__main__":'
+                )
         run.told.close()
         folder = None if error else finished(run.case, self._runs)
         if not error and folder is None:

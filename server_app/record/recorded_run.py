@@ -27,6 +27,7 @@ from server_app.record.format import (
     ChangeToLocalFile,
     ClientLine,
     EmissionsFile,
+    PlanFile,
     ResultsFile,
     RoundLine,
     SiteEntry,
@@ -151,6 +152,8 @@ class RecordedRun:
     name: str
     settings: Json
     environment: Json
+    plan: PlanFile
+    """What the settings came to before the run started."""
     status: StatusFile
     clusters: ClustersFile
     results: ResultsFile
@@ -187,6 +190,7 @@ class RecordedRun:
             name=path.resolve().name,
             settings=files.mapping("config.toml"),
             environment=files.mapping("environment.json"),
+            plan=files.record(PlanFile, PlanFile()),
             status=files.status(),
             clusters=files.record(ClustersFile, ClustersFile()),
             results=files.record(ResultsFile, ResultsFile()),

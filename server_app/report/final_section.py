@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from common.evaluation.final import CALIBRATION_BINS
+from common.tasks.metrics import TASK_METRICS
 from server_app.final_evaluation.format import EvaluatedRows, FigureInterval, FinalEvaluationFile
 from server_app.record.recorded_run import RecordedRun
 from server_app.report import site_plots
@@ -24,7 +25,8 @@ def facts(run: RecordedRun) -> list[Fact]:
         return []
     name = found.headline
     figure = found.overall.figures[name]
-    return [Fact(f"Look first at: {name}", _number(figure.value), f"{_between(figure)}{found.why}")]
+    words = f"{_between(figure)}{_by_threshold(found)}{found.why}"
+    return [Fact(f"Look first at: {name}", _number(figure.value), words)]
 
 
 def tables(run: RecordedRun) -> list[PageTable]:
@@ -191,6 +193,18 @@ def _with_interval(figure: FigureInterval | None) -> str:
 def _between(figure: FigureInterval) -> str:
     known = math.isfinite(figure.low)
     return f"95 % interval {figure.low:.3f} to {figure.high:.3f}; " if known else ""
+
+
+def _by_threshold(found: FinalEvaluationFile) -> str:
+    """Return that the headline goes by a threshold: the last round's accuracy beside it does not.
+
+    Empty where it does not, or is of no known metric.
+    """
+    name = found.headline
+    goes = name in TASK_METRICS and TASK_METRICS.named(name).decides
+    if found.decision_threshold == "none" or not goes:
+        return ""
+    return "by the chosen threshold, where the last round's goes by the more probable class; "
 
 
 def _number(value: float) -> str:

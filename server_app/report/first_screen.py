@@ -1,13 +1,13 @@
 """First screen: a run in a few sentences and figures."""
 
 import math
-import re
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from common.data.datasets import is_known
+from common.splits import site_names
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.overfitting import Overfitting
 from server_app.record.recorded_run import RecordedRun
@@ -18,7 +18,6 @@ from server_app.report.page import Fact
 __all__ = ["LABELS", "facts", "lead", "no_clusters", "score_label"]
 
 _FEW_EPOCHS = 2
-_DEALT = re.compile(r"site-\d+")
 LABELS = "label-histogram"
 """Kind of the descriptors that are shares of the classes."""
 
@@ -73,14 +72,23 @@ def _against_overfitting(run: RecordedRun) -> str:
 def _split(run: RecordedRun) -> str:
     """Return how the rows came to the sites."""
     split, name = str(run.settings.get("split", "")), str(run.settings.get("dataset", ""))
-    # Real sites have their own part, also of a data set that is known; a split has other names.
-    dealt = all(map(_DEALT.fullmatch, run.ordered_sites.names)) or split == "by-user"
+    dealt = _were_dealt(run) or split == "by-user"
     if (not is_known(name) and not Path(name).is_absolute()) or not dealt:
         return "each site's own rows"
     if split.startswith("dirichlet"):
         alpha = run.settings.get("dirichlet-alpha", "not known")
         return f"split {split}, dirichlet-alpha {alpha}"
     return "a file per site" if split == "by-user" and "," in name else f"split {split}"
+
+
+def _were_dealt(run: RecordedRun) -> bool:
+    """Return whether the rows were dealt to the sites, which real ones have of their own.
+
+    The plan knows it. Under Flower's own simulation it does not: there all go by a split's names.
+    """
+    names = sorted(run.ordered_sites.names)
+    expected = len(names) == run.settings.get("num-clients")
+    return run.plan.rows is not None or (expected and names == [*site_names(len(names))])
 
 
 def _grouped(run: RecordedRun) -> str:

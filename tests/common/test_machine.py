@@ -152,6 +152,15 @@ def test_without_cpuinfo_the_processor_has_the_name_that_python_tells(monkeypatc
         power.processor.cache_clear()
 
 
+@pytest.mark.parametrize("name", ["<stdin>", __file__, None])
+def test_processes_are_not_told_of_a_script_that_is_no_file(monkeypatch, name):
+    main = types.SimpleNamespace(**({} if name is None else {"__file__": name}))
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with machine.without_a_lost_script():
+        assert getattr(main, "__file__", None) == (name if name == __file__ else None)
+    assert getattr(main, "__file__", None) == name
+
+
 def test_a_process_that_shares_is_forked_here():
     assert machine.sharing_processes().get_start_method() == "fork"
     assert machine.new_processes("json").get_start_method() == "forkserver"

@@ -316,6 +316,46 @@ def test_run_whose_process_dies_is_an_outcome_and_the_others_go_on(tmp_path):
     assert again[1] == Outcome(grid.cases[1], outcomes[1].folder)
 
 
+def from_python(*words, **given):
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=300,
+        **given,
+    )
+
+
+SCRIPT = """
+import coterie
+
+words = {"num_clients": 4, "num_server_rounds": 1, "local_epochs": 1, "clients_per_round": 2}
+found = coterie.compare(strategy="random", output_dir=%r, report=False, **words)
+print(len(found.table), "row")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_comes_by_standard_input_compares(tmp_path):
+    done = from_python("-", input=SCRIPT % str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 row"
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_ends_and_is_told_of_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT % str(tmp_path / "runs"))
+    done = from_python(str(script))
+    assert done.returncode == 1
+    said = "exit code 1 before the run began: what it imports raised, as it printed; a script calls"
+    assert said in done.stderr
+    assert "call it under if __name__" in done.stderr  # of the process that imported it
+    assert not list(tmp_path.glob("runs/comparison/runs/*/"))
+
+
 def test_run_of_other_defaults_is_not_taken_for_one_of_these(compared):
     folder = compared[0] / "comparison" / "runs"
     case = read_grid(None, [*GRID, f"output-dir={compared[0]}"]).cases[0]

@@ -3,7 +3,12 @@
 import pytest
 from made_folders import report, whole_run
 
-from server_app.final_evaluation.format import CalibrationBin, EvaluatedRows, FinalEvaluationFile
+from server_app.final_evaluation.format import (
+    CalibrationBin,
+    EvaluatedRows,
+    FigureInterval,
+    FinalEvaluationFile,
+)
 
 NORTH = (CalibrationBin(30, 0.05, 0.1), CalibrationBin(10, 0.93, 0.8))
 SOUTH = (CalibrationBin(20, 0.05, 0.0), CalibrationBin(5, 1.0, 1.0))
@@ -55,3 +60,23 @@ def test_a_run_of_one_site_has_its_curve_once(tmp_path):
     folder, seen = page(tmp_path, {"north": ALL})
     assert ">north</text>" not in (folder.path / "plots" / "calibration.svg").read_text()
     assert "Calibration at each site" not in seen.text
+
+
+@pytest.mark.parametrize(
+    ("threshold", "name", "says"),
+    [("site", "accuracy", True), ("none", "accuracy", False), ("common", "auroc", False)],
+)
+def test_an_accuracy_by_a_threshold_says_so_beside_that_of_the_last_round(
+    tmp_path, threshold, name, says
+):
+    folder = whole_run(tmp_path, n=2, k=0, rounds=2)
+    overall = EvaluatedRows(num_examples=65, units=65, figures={name: FigureInterval(0.75)})
+    folder.store(
+        FinalEvaluationFile(
+            headline=name, why="no rare class", decision_threshold=threshold, overall=overall
+        )
+    )
+    seen = report(folder)
+    assert seen.fact(f"Look first at: {name}") == "0.750"
+    assert ("by the chosen threshold, where the last round" in seen.text) == says
+    assert seen.fact("Accuracy at the end") == "81.2 %"

@@ -19,6 +19,7 @@ from made_folders import (
 )
 from PIL import Image
 
+from server_app.record.format import PlanFile
 from server_app.record.run_folder import RunFolder
 from server_app.report.report import write_report
 
@@ -115,14 +116,24 @@ def test_overfitting_is_said_with_what_the_run_did_not_do_against_it(tmp_path, s
     assert says in text
 
 
-@pytest.mark.parametrize("names", [site_names(3), ["cleveland", "hungary", "va"]])
-def test_real_sites_of_a_known_data_set_are_not_said_to_be_split(tmp_path, names):
+@pytest.mark.parametrize(
+    ("names", "rows", "dealt"),
+    [
+        (["site-0", "site-1", "site-2"], None, True),
+        (["site-0", "site-2"], {"site-0": 70, "site-1": 70, "site-2": 70}, True),
+        (["site-1", "site-2", "site-3"], None, False),
+        (["site-1", "site-2"], None, False),
+        (["cleveland", "hungary", "va"], None, False),
+    ],
+)
+def test_real_sites_of_a_known_data_set_are_not_said_to_be_split(tmp_path, names, rows, dealt):
     settings = {"split": "dirichlet", "num-clients": 3, "dataset": "heart-disease"}
     folder = new_folder(tmp_path, **settings)
+    folder.store(PlanFile(rows=rows))
     write_sites(folder, names)
     text = report(folder).text
-    assert ("split dirichlet" in text) == (names == site_names(3))
-    assert ("each site's own rows" in text) != (names == site_names(3))
+    assert ("split dirichlet" in text) == dealt
+    assert ("each site's own rows" in text) != dealt
 
 
 def test_worst_tenth_is_that_of_the_last_round(tmp_path):
