@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BudgetError, ConfigError, WithheldError
+from common.errors import BudgetError, ConfigError, MessageError, WithheldError
 from common.messages import (
     INTRODUCE,
     LOSS,
@@ -72,7 +72,6 @@ def test_what_is_listed_leaves_as_it_is_and_numbers_in_their_digits():
         ({"loss": float("nan")}, "lets-out.train.values.metrics"),
         ({"loss": [1.0, 2.0]}, "lets-out.train.values.metrics"),
         ({"num-examples": 4}, "lets-out.train.values.metrics"),
-        ({"num-examples": True}, "lets-out.train.values.metrics"),
         ({"num-examples": 6.5}, "lets-out.train.values.metrics"),
         ({"row-17": 1.0}, "lets-out.train.values.metrics"),
         ({f"k{i}": 1.0 for i in range(20)}, "lets-out.train: most-entries"),
@@ -323,6 +322,8 @@ def test_a_whole_number_has_no_more_digits_than_another_but_where_all_are_whole(
         0,
     ]
     assert Value(0, 1e6, digits=3, whole=True).kept(123_456, 1) == 123_456
+    with pytest.raises(MessageError, match="counts nothing"):  # as a ConfigRecord may hold
+        Value(0, 1e6, whole=True, count=True).kept(True, 1)
 
 
 @pytest.mark.parametrize(
