@@ -32,6 +32,7 @@ def test_pairs_are_refused_for_the_reason_that_a_run_gives():
     assert found["objective", "scaffold", "protection"].keys() == {
         "update-privacy=central-dp",
         "update-privacy=local-dp",
+        "update-privacy=record-dp",
     }
     assert "secagg=true" in found["aggregation", "krum", "protection"]
     assert found["objective", "fedavg", "server-optimizer"] == {}
