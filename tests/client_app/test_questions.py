@@ -61,7 +61,7 @@ def test_a_loss_is_told_twice_an_attempt_to_four_digits_and_never_beside_a_budge
 
 
 def test_a_lying_server_reads_fewer_bits_of_held_out_rows_than_the_table_says(tmp_path):
-    """Every model it can make, as often as the run has rounds and attempts: 14 bits each."""
+    """Every model it can make, as often as the run has rounds and attempts, four digits of each."""
     site, answers = Asked(tmp_path), []
     for server_round in range(1, 9):
         for attempt in range(1, 13):
