@@ -145,8 +145,11 @@ class Outgoing:
         try:
             self._site = SiteFile.read(self.site_file)
             return _Guarded(digest, policy_of(self._site, own=digest == own_digest()))
-        except ConfigError as error:
-            raise TrustError(f"this site does not know what it lets out: {error}") from None
+        except ConfigError as error:  # its text holds values of the site's own file
+            log.error("what this site lets out cannot be read: %s", error)
+            raise TrustError(
+                "this site does not know what it lets out, and runs nothing; its log says why"
+            ) from None
 
     # What goes out ------------------------------------------------------------------------------
 
