@@ -28,7 +28,8 @@ from common.messages.form import (
 )
 from common.messages.keys import FIGURES
 from common.messages.kinds import kind_named
-from common.messages.records import MOST_LOSS, TaskFigures
+from common.messages.records import MOST_LOSS, MOST_SECONDS, TaskFigures
+from common.messages.row_descriptions import EmbeddedReport
 
 SITE = Introduction("a", 10, 4, 2, [3], ["model", "label-histogram"])
 NAN = math.nan
@@ -137,3 +138,11 @@ def test_a_choice_names_the_model_that_it_made_and_not_the_one_that_was_asked_fo
         assert kind.inspected(messages.content(report), asked).report == report
     with pytest.raises(MessageError, match="round"):
         kind.inspected(messages.content(ChoiceReport("a", 2, 1, 0, 10, 0.1)), asked)
+
+
+def test_an_answer_with_rows_takes_no_less_than_nothing_and_no_more_than_there_is():
+    for seconds in (0.0, MOST_SECONDS):
+        EmbeddedReport("a", 1, 1, 0, seconds)
+    for seconds in (-0.1, 2 * MOST_SECONDS, NAN):
+        with pytest.raises(MessageError, match="seconds"):
+            EmbeddedReport("a", 1, 1, 0, seconds)
