@@ -60,6 +60,21 @@ class LyingServer:
         pass
 
 
+def taken_in(node, server):
+    """Let Flower take in what a server sends to a node; the number of the run."""
+    return node._pull(
+        state=node.state,
+        object_store=node.store,
+        node_config={},
+        receive=server.receive,
+        get_run=server.get_run,
+        get_fab=server.get_fab,
+        pull_object=server.pull_object,
+        confirm_message_received=server.confirm_message_received,
+        trusted_entities=None,
+    )
+
+
 class GuardedNode:
     """A SuperNode of a site with a file, and all that it sends to its server."""
 
@@ -84,17 +99,7 @@ class GuardedNode:
         Approved.read(self.file).joined(digest).write(self.file)
 
     def ask(self, server):
-        self._pull(
-            state=self.state,
-            object_store=self.store,
-            node_config={},
-            receive=server.receive,
-            get_run=server.get_run,
-            get_fab=server.get_fab,
-            pull_object=server.pull_object,
-            confirm_message_received=server.confirm_message_received,
-            trusted_entities=None,
-        )
+        taken_in(self, server)
 
     def take(self, reply, *, pieces=lambda pieces: pieces):
         """Take a reply from an app, as Flower's handlers do for ``run_clientapp.push_message``."""

@@ -8,7 +8,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeStateFactory
-from supernodes import LyingServer
+from supernodes import LyingServer, taken_in
 
 from deploy.sites.bundles import Approved, installed
 from deploy.sites.supernode import Gatekeeper, guarded
@@ -28,17 +28,7 @@ class Node:
 
     def ask(self, server):
         """Let Flower take in what the server sends; return the number of the run."""
-        return self._pull(
-            state=self.state,
-            object_store=self.store,
-            node_config={},
-            receive=server.receive,
-            get_run=server.get_run,
-            get_fab=server.get_fab,
-            pull_object=server.pull_object,
-            confirm_message_received=server.confirm_message_received,
-            trusted_entities=None,
-        )
+        return taken_in(self, server)
 
     def take_in(self, server):
         """Take a message in, and return the error that is answered to it; empty: it is accepted."""
